@@ -88,6 +88,27 @@ def check_ids(vocab_size, **token_ids):
         _check(_is_int(token_id, 0, vocab_size - 1), name, token_id, rule)
 
 
+def check_known_ids(vocab_size, pad_id=None, /, **token_ids):
+    """Raises `ValueError` for tensors of ids that are not in a vocabulary. Tensors of a graph have no values yet.
+
+    Args:
+        vocab_size: Number of ids.
+        pad_id: An id that may be outside of the vocabulary; None for none.
+        **token_ids: int tensors of any shapes, by their names.
+
+    >>> check_known_ids(5, prompt=[[3, 5]])
+    Traceback (most recent call last):
+    ValueError: `prompt` must hold ids from 0 to 4. Received: lowest=3, highest=5.
+    """
+    for name, x in token_ids.items():
+        ids = known_values(x)
+        ids = ids if ids is None or pad_id is None else ids[ids != pad_id]
+        if ids is not None and ids.size:
+            lowest, highest = int(ids.min()), int(ids.max())
+            rule = f"`{name}` must hold ids from 0 to {vocab_size - 1}."
+            check(lowest >= 0 and highest < vocab_size, rule, lowest=lowest, highest=highest)
+
+
 def check_choice(choices, **values):
     """Raises `ValueError` for a value that is not one of some choices, a list or a tuple."""
     for name, value in values.items():
@@ -110,6 +131,13 @@ def check_dense(**tensors):
         if hasattr(x, "row_splits") or getattr(x, "ragged", False):
             rule = f"`{name}` must be a dense tensor, not a ragged one. Pad its rows, as `to_tensor()` does."
             check(False, rule, **{f"{name}.shape": tuple(x.shape)})
+
+
+def check_sequence(**tensors):
+    """Raises `ValueError` for a tensor that is not `(batch, length, d_model)`, such as ids or the cells of a grid."""
+    for name, x in tensors.items():
+        rule = f"`{name}` must have shape `(batch, length, d_model)`."
+        check(len(x.shape) == 3, rule, shape=tuple(x.shape))
 
 
 def check_numbers(model, most):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_transformer.checks import check
-from keras_transformer.data.files import LINE_ENDS, UNREADABLE
+from keras_transformer.data.files import LINE_ENDS, UNREADABLE, check_kind
 
 # Number of bytes of a file that are looked through at once.
 AT_ONCE = 2**24
@@ -26,16 +26,6 @@ IN_MEMORY = 2**26
 SENTENCES_AT_ONCE = 4096
 # Carriage returns that are no part of a line's end. A search takes time with the length, whatever the bytes.
 LONE_RETURNS = re.compile(rb"(?<!\r)\r++(?!\n|\Z)")
-# The first bytes of files that are no text, and what they are.
-SIGNATURES = {
-    b"\x1f\x8b": "a gzip file, whose name must end with .gz",
-    b"BZh": "a bzip2 file: unpack it",
-    b"\xfd7zXZ": "an xz file: unpack it",
-    b"\x28\xb5\x2f\xfd": "a Zstandard file: unpack it",
-    b"PK\x03\x04": "a zip file: unpack it",
-    b"\xff\xfe": "UTF-16: convert it to UTF-8",
-    b"\xfe\xff": "UTF-16: convert it to UTF-8",
-}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -87,6 +77,8 @@ class Lines(Sequence):
     def _index(self):
         """Returns where each line begins, and behind the last one where the next would begin: int64 `(lines + 1,)`."""
         self._file.seek(0)
+        check_kind(self._file.read(16), f"{self.path}, line 1")
+        self._file.seek(0)
         position = len(BYTE_ORDER_MARK) if self._file.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK else 0
         starts, count, rest, returns = [np.array([position])], 0, b"", 0
         self._file.seek(position)
@@ -127,10 +119,7 @@ class Lines(Sequence):
             content.decode("utf-8")
         except UnicodeDecodeError as error:
             number = lines_before + content.count(b"\n", 0, error.start) + 1
-            self._file.seek(0)
-            begin = self._file.read(8)
-            kind = next((kind for first, kind in SIGNATURES.items() if begin.startswith(first)), error.reason)
-            raise ValueError(f"{self.path}, line {number}: not UTF-8 ({kind}).") from None
+            raise ValueError(f"{self.path}, line {number}: not UTF-8 ({error.reason}).") from None
 
     @staticmethod
     def _lone_returns(content):

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 from keras_transformer.checks import check_range
+from keras_transformer.data.files import check_kind
 
 
 def read_table(path, *columns):
@@ -29,6 +30,7 @@ def read_table(path, *columns):
     tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if Path(path).suffix == ".tsv" else {}
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
+            check_kind(file.buffer.peek(16), path)
             table = csv.DictReader(file, **tabs)
             names = table.fieldnames or []
             rows = [tuple((row.get(column) or "").strip() for column in columns) for row in table]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_transformer.checks import check, check_positive
+from keras_transformer.checks import check, check_known_ids, check_positive, known_values
 from keras_transformer.decoding.constraints import Constraint, MaxLength, MinLength
 from keras_transformer.decoding.hypotheses import NEVER, Beams, Prediction, one_of, select
 from keras_transformer.execution import ops
@@ -70,7 +70,8 @@ def decode(step, cache, strategy, prompt, search, *, target_len=None, starts=Non
         `(batch, n_best)`, best first.
 
     Raises:
-        ValueError: If the prompt is longer than `target_len` allows, or a `Sample` has no seed.
+        ValueError: If the prompt is longer than `target_len` allows, or a `Sample` has no seed; or, outside of a graph,
+            if an id of the prompt after its first, of a phrase or of a constraint is not in the vocabulary.
 
     The most likely token after token `i` is here `i + 1`, and 3 ends the row:
 
@@ -108,6 +109,9 @@ def decode(step, cache, strategy, prompt, search, *, target_len=None, starts=Non
         )
     else:
         logits, cache = step(prompt[:, None, :-1], cache, 0)
+        ids = known_values(prompt)
+        if ids is not None:
+            check_known_ids(logits.shape[-1], pad_id, prompt=ids[:, 1:])
         beams = _after_prompt(prompt, starts, logits[:, 0], target_len, search)
     shape = (batch_size, strategy.width)
     beams = select(beams, ops.zeros(shape, "int32"))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_transformer.checks import check
+from keras_transformer.checks import check, known_values
 from keras_transformer.decoding.beam import Beam, Finished, Open, best
 from keras_transformer.decoding.hypotheses import NEVER, Beams, mask_of, one_of, select, top_k
 from keras_transformer.execution import ops
@@ -98,9 +98,10 @@ class PhraseBeam(Beam):
             object.__setattr__(self, "phrases", ops.cast(phrases, "int32"))
 
     def prepared(self, vocab_size, pad_id, eos_ids):
-        if self.phrases is None:
+        """Checks the phrases, whose values a graph may not know."""
+        ids = None if self.phrases is None else known_values(self.phrases)
+        if ids is None:
             return self
-        ids = ops.convert_to_numpy(self.phrases)
         real = ids != pad_id
         rules = {
             f"ids from 0 to {vocab_size - 1}": ((ids >= 0) & (ids < vocab_size)).all(),
@@ -108,7 +109,7 @@ class PhraseBeam(Beam):
             "no token that ends an output": not np.isin(ids[real], eos_ids).any(),
         }
         for rule, holds in rules.items():
-            check(holds, f"`phrases` must have {rule}.", phrases=ids.tolist())
+            check(holds, f"`phrases` must have {rule}.", phrases=ids.astype("int64").tolist())
         return self
 
     def begin(self, beams, search):
@@ -147,6 +148,7 @@ class PhraseBeam(Beam):
         """
         if self.phrases is None:
             return super().advance(beams, extra, prediction, search)
+        self.prepared(prediction.allowed.shape[-1], search.pad_id, search.eos_ids)
         sums, finished, met, best_log_probs, lacked, completed = extra
         if self.inner_ids:
             prediction = self._outside_words(prediction, completed)

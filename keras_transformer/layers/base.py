@@ -279,6 +279,20 @@ def check_either(name, layer, **sizes):
         check(not both, f"Pass either `{size}` or `{name}`, not both.", **{size: value, name: layer})
 
 
+def check_arguments(maker, kind, arguments):
+    """Raises `ValueError` for arguments that no constructor takes, in the name of the class that the user called.
+
+    Args:
+        maker: A layer or a model that makes layers with the arguments.
+        kind: The class of these layers.
+        arguments: A dict from names to values.
+    """
+    known = {name for cls in kind.__mro__ for name in inspect.signature(cls.__init__).parameters}
+    unknown = {name: value for name, value in arguments.items() if name not in known}
+    # Keras's words, which it says in the name of `kind`.
+    check(not unknown, f"Unrecognized keyword arguments passed to {type(maker).__name__}.", **unknown)
+
+
 def ensure_built(layer, *shapes):
     """Builds a sublayer, unless it is built, with the layers that a subclass added to it.
 
@@ -313,6 +327,25 @@ def check_call_arguments(layer, names, name):
             f"The `call` of `{name}` must have the arguments {names}; **kwargs takes those that it does not need. "
             f"Received: {type(layer).__name__}.call{signature}, without {missing}."
         )
+
+
+def given_layers(layers, names, sizes):
+    """Returns the layers that the constructor of a stack was given.
+
+    Args:
+        layers: A list of layers, in place of `num_layers`.
+        names: Names of the arguments that each layer will be called with.
+        sizes: The other arguments of the constructor, by name.
+
+    Raises:
+        ValueError: If there is no layer, one is not a layer or its `call` lacks an argument, or there are sizes.
+    """
+    given = [name for name, value in sizes.items() if value is not None]
+    rule = "A list of layers must not be empty and describes them wholly."
+    check(layers and not given, rule, num_layers=layers, arguments=given)
+    for i, layer in enumerate(layers):
+        check_call_arguments(check_part(layer, f"num_layers[{i}]"), names, f"num_layers[{i}]")
+    return list(layers)
 
 
 def pop_keras_arguments(kwargs):

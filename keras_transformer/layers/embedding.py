@@ -4,13 +4,19 @@ import math
 
 import keras
 
-from keras_transformer.checks import check, check_dense, check_positive
+from keras_transformer.checks import check, check_dense, check_positive, check_sequence
 from keras_transformer.execution import ops
 from keras_transformer.execution.inference import Operands, held
 from keras_transformer.execution.int8 import OneProduct, column_sums, narrow_weights, parts_of
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import LOGITS_HAVE_LORA, set_implicit_mask
-from keras_transformer.layers.base import Configured, check_part, ensure_built, pop_keras_arguments
+from keras_transformer.layers.base import (
+    Configured,
+    check_arguments,
+    check_part,
+    ensure_built,
+    pop_keras_arguments,
+)
 from keras_transformer.layers.cache import Place
 from keras_transformer.layers.positions import check_added
 from keras_transformer.layers.projection import product_of
@@ -234,11 +240,10 @@ class _Added(Configured, keras.layers.Layer):
         super().__init__(**kwargs)
         self.autocast = False
         self.supports_masking = True
-        # Token ids, of rank 2, come here by mistake.
-        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def _sum(self, x, vectors):
         """Adds vectors to `x` in a wide dtype."""
+        check_sequence(x=x)
         dtype = at_least_float32(self.compute_dtype)
         return ops.cast(ops.cast(x, dtype) + ops.cast(vectors, dtype), self.compute_dtype)
 
@@ -246,6 +251,7 @@ class _Added(Configured, keras.layers.Layer):
         return x_shape
 
     def compute_output_spec(self, x, *args, **kwargs):
+        check_sequence(x=x)
         return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
 
 
@@ -444,6 +450,7 @@ class Embeddings(Configured, keras.layers.Layer):
         policy, width = self.dtype_policy, output_dim if embedding_dim is None else embedding_dim
         if tokens is None:
             check_positive(input_dim=input_dim, output_dim=output_dim)
+            check_arguments(self, TokenEmbedding, kwargs)
             tokens = TokenEmbedding(input_dim, width, **{"scale": 1.0, **kwargs}, dtype=policy, name="tokens")
         else:
             sizes = {"input_dim": input_dim, "output_dim": output_dim, "embedding_dim": embedding_dim}

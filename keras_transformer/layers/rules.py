@@ -26,20 +26,37 @@ RULES = MappingProxyType(
 
 
 def keeping_rules(init, rules):
-    """Returns a constructor that first checks its arguments by their names. None passes where it is the default."""
+    """Returns a constructor that first checks its arguments by their names. None passes where it is the default.
+
+    An error about one of several arguments without names says what they are.
+    """
     signature = inspect.signature(init)
     ruled = {
         name: parameter.default
         for name, parameter in signature.parameters.items()
         if name in rules and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     }
+    positional = [
+        each.name for each in signature.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD
+    ]
 
     @functools.wraps(init)
     def __init__(self, *args, **kwargs):
-        arguments = signature.bind_partial(self, *args, **kwargs).arguments
+        try:
+            arguments = signature.bind_partial(self, *args, **kwargs).arguments
+        except TypeError:
+            # Python's own message for the call names the class.
+            arguments = {}
         for name, default in ruled.items():
             if name in arguments and not (arguments[name] is None and default is None):
-                rules[name](**{name: arguments[name]})
+                try:
+                    rules[name](**{name: arguments[name]})
+                except ValueError as error:
+                    unnamed = positional[1 : 1 + len(args)]
+                    if name not in unnamed[1:]:
+                        raise
+                    call = f"{type(self).__name__}({', '.join(unnamed)})"
+                    raise ValueError(f"{error} Without names the arguments are `{call}`.") from None
         init(self, *args, **kwargs)
 
     # Keras does not follow `functools.wraps`.

@@ -8,10 +8,11 @@ from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers.attention import MultiHeadAttention, pack, unpack
 from keras_transformer.layers.base import (
     KeepsShape,
-    check_call_arguments,
+    check_arguments,
     check_either,
     check_part,
     ensure_built,
+    given_layers,
     pop_keras_arguments,
     takes_argument,
 )
@@ -376,13 +377,9 @@ class Encoder(KeepsShape, keras.layers.Layer):
         super().__init__(**pop_keras_arguments(kwargs))
         if isinstance(num_layers, (list, tuple)):
             sizes = {"num_heads": num_heads, "d_ff": d_ff, **kwargs}
-            given = [name for name, value in sizes.items() if value is not None]
-            rule = "A list of layers must not be empty and describes them wholly."
-            check(num_layers and not given, rule, num_layers=num_layers, arguments=given)
-            self.layers = [check_part(layer, f"num_layers[{i}]") for i, layer in enumerate(num_layers)]
-            for i, layer in enumerate(self.layers):
-                check_call_arguments(layer, self.call_arguments, f"num_layers[{i}]")
+            self.layers = given_layers(num_layers, self.call_arguments, sizes)
         else:
+            check_arguments(self, self.layer_class, kwargs)
             for name in ("attention", "cross_attention", "feed_forward"):
                 rule = f"All layers would share one `{name}`. Pass a list of layers, each with its own."
                 check(kwargs.get(name) is None, rule, **{name: kwargs.get(name)})

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_transformer.checks import check
+from keras_transformer.checks import check, check_known_ids
 from keras_transformer.decoding import Greedy, Hypotheses, Search, Strategy, decode, feature_keys, row_keys
 from keras_transformer.decoding.hypotheses import tensors_of, with_tensors
 from keras_transformer.decoding.loop import Limits, at_most
@@ -185,10 +185,15 @@ class Generation(KeepsFunctions):
             `Hypotheses`.
 
         Raises:
-            ValueError: If a `Sample` has no seed, or the constraints contradict one another.
+            ValueError: If a `Sample` has no seed, or the constraints contradict one another; or, outside of a graph, if
+                an id is not in the vocabulary.
         """
         limits = self.limits(max_length, constraints)
         source_len = self._source_len(source, max_length)
+        if self.reads_ids:
+            check_known_ids(self.source_vocab_size, source=source)
+        if prefix is not None:
+            check_known_ids(self.target_vocab_size, prefix=prefix)
         if target_len is None:
             target_len = limits.of(source_len, 0 if prefix is None else ops.shape(prefix)[1])
         objects = strategy, *limits.constraints
@@ -431,10 +436,7 @@ def ids_of(x, name, vocab_size):
     """
     dtype = keras.backend.standardize_dtype(x.dtype)
     check("int" in dtype, f"`{name}` must hold ids, ints.", dtype=dtype)
-    values = values_of(x, name)
-    lowest, highest = int(values.min()), int(values.max())
-    rule = f"`{name}` must hold ids from 0 to {vocab_size - 1}."
-    check(lowest >= 0 and highest < vocab_size, rule, lowest=lowest, highest=highest)
+    check_known_ids(vocab_size, **{name: values_of(x, name)})
     return ops.cast(x, "int32")
 
 

@@ -10,7 +10,7 @@ from keras_transformer.execution import ops
 from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers import Decoder, Embeddings, Encoder, Place, PositionalEncoding
 from keras_transformer.layers.attention import pack, unpack
-from keras_transformer.layers.base import ensure_built, pop_keras_arguments
+from keras_transformer.layers.base import check_arguments, ensure_built, pop_keras_arguments
 from keras_transformer.masks import lengths_of, padding_mask
 from keras_transformer.models.base import BaseModel, signature_of
 from keras_transformer.models.generation import (
@@ -313,6 +313,7 @@ class Transformer(EncoderDecoder):
         **kwargs,
     ):
         keras_arguments = pop_keras_arguments(kwargs)
+        check_arguments(self, Encoder.layer_class, kwargs)
         policy = keras.dtype_policies.get(keras_arguments.get("dtype"))
         stack = {"num_heads": num_heads, "d_ff": d_ff, "dropout": dropout, **kwargs}
         num_decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers

@@ -2,13 +2,22 @@
 
 import bz2
 import gzip
+import lzma
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.data import Batches, corpus, read_parallel, read_tsv, split_lines
+from keras_transformer.data import (
+    Batches,
+    corpus,
+    read_parallel,
+    read_table,
+    read_tsv,
+    split_lines,
+    stream_lines,
+)
 from keras_transformer.data.corpus import IdStore, Lines
 from keras_transformer.text import ByteTokenizer
 
@@ -147,16 +156,30 @@ def test_a_line_without_end_does_not_fill_the_memory(block, end, tmp_path, monke
         Lines(path)
 
 
-def test_the_kind_of_a_file_that_is_no_text_is_named(tmp_path):
-    for content, kind in (
+@pytest.mark.parametrize(
+    "read", [Lines, lambda path: [*stream_lines(path)], lambda path: read_table(path, "a")]
+)
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
         (gzip.compress(b"a"), "gzip"),
         (bz2.compress(b"a"), "bzip2"),
+        (lzma.compress(b"a"), "xz"),
+        (b"\x28\xb5\x2f\xfd\x00", "Zstandard"),
         ("a".encode("utf-16"), "UTF-16"),
-    ):
-        path = tmp_path / kind
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=kind):
-            Lines(path)
+        ("A line".encode("utf-16-le"), "UTF-16"),
+        ("A line".encode("utf-16-be"), "UTF-16"),
+        ("a".encode("utf-32"), "UTF-32"),
+    ],
+)
+def test_the_kind_of_a_file_that_is_no_text_is_named(content, kind, read, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"file.*{kind}"):
+        read(path)
+
+
+def test_a_gz_may_have_a_name_in_capitals(tmp_path):
     path = tmp_path / "text.GZ"
     path.write_bytes(gzip.compress(b"a"))
     assert [*Lines(path)] == ["a"]

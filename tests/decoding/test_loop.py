@@ -222,6 +222,12 @@ def test_sample_without_a_seed_is_refused():
         decode(level, (), Sample(), [1], Search(4))
 
 
+@pytest.mark.parametrize("prompt", [[[1, 9, 2]], [[1, -9, 2]]])
+def test_a_prompt_outside_of_the_vocabulary_is_refused(prompt):
+    with pytest.raises(ValueError, match="`prompt` must hold ids from 0 to 8"):
+        decode(level, (), Greedy(), prompt, Search(4))
+
+
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(2), Sample(seed=1)], ids=["greedy", "beam", "sample"])
 def test_logits_of_nan_give_the_score_nan(strategy):
     """-inf would say that the constraints allowed nothing."""

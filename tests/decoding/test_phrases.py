@@ -235,6 +235,12 @@ def test_wrong_phrases_are_refused(wrong):
         model.generate(np.ones((2, 3), "int32"), PhraseBeam(4, phrases=wrong))
 
 
+@pytest.mark.parametrize("token_id", [9, -1])
+def test_phrases_outside_of_the_vocabulary_are_refused_by_the_loop_too(token_id):
+    with pytest.raises(ValueError, match="`phrases` must have ids from 0 to 6"):
+        found_by(PhraseBeam(2, phrases=phrases_of([(token_id,)])), table(3, batch=1))
+
+
 @pytest.mark.slow
 def test_logits_of_nan_end_their_row_with_the_score_nan():
     logits = table(5, batch=2, length=9)

@@ -1,3 +1,5 @@
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -101,10 +103,14 @@ def test_offsets_and_the_last_wavelength():
     assert learned.embeddings.shape == (7, 3)
 
 
+@pytest.mark.parametrize("x", [np.ones((2, 3), "int32"), np.ones((1, 2, 3, 4)), keras.Input((2, 3, 4))])
 @pytest.mark.parametrize("layer", [PositionalEncoding(), LearnedPositions(5), SegmentEmbedding()])
-def test_ids_in_place_of_vectors_are_refused(layer):
-    with pytest.raises(ValueError, match="expected ndim=3, found ndim=2"):
-        layer(np.ones((2, 3), "int32"))
+def test_ids_in_place_of_vectors_and_grids_are_refused(layer, x):
+    shape = re.escape(str(tuple(x.shape)))
+    with pytest.raises(
+        ValueError, match=rf"`x` must have shape `\(batch, length, d_model\)`.* shape={shape}"
+    ):
+        layer(x)
 
 
 def test_channels_that_do_not_fit_are_refused():

@@ -1,5 +1,6 @@
 """A rule for each argument, in every class of the library: `layers.rules.RULES`."""
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -8,7 +9,7 @@ import keras
 import pytest
 
 import keras_transformer
-from keras_transformer.layers import Encoder, EncoderLayer, FeedForward
+from keras_transformer.layers import Decoder, DecoderLayer, Embeddings, Encoder, EncoderLayer, FeedForward
 from keras_transformer.layers.base import Configured
 from keras_transformer.layers.rules import RULES
 from keras_transformer.models import ProjectedPooler, Transformer
@@ -63,13 +64,38 @@ def test_each_class_refuses_a_wrong_value_of_each_ruled_argument():
             lambda: Transformer(11, d_model=0),
             "`d_model` must be a positive integer. Received: d_model=0.",
         ),
+        (
+            lambda: DecoderLayer(32, 2, 32),
+            "`dropout` must be in [0, 1). Received: dropout=32. Without names the arguments are "
+            "`DecoderLayer(num_heads, d_ff, dropout)`.",
+        ),
     ],
-    ids=["zero layers", "a fraction", "all dropped", "None without a default", "a model"],
+    ids=["zero layers", "a fraction", "all dropped", "None without a default", "a model", "other order"],
 )
 def test_a_wrong_value_is_named(make, message):
     with pytest.raises(ValueError) as caught:
         make()
     assert str(caught.value) == message
+
+
+def test_python_names_the_class_of_a_call_with_too_many_arguments():
+    with pytest.raises(TypeError, match=r"Encoder\.__init__\(\) takes from 2 to 4 positional arguments"):
+        Encoder(2, 32, 2, 32)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(Encoder, 1, 2, 8),
+        functools.partial(Decoder, 1, 2, 8),
+        functools.partial(EncoderLayer, 2, 8),
+        functools.partial(Embeddings, 11, 8),
+        functools.partial(Transformer, 11),
+    ],
+)
+def test_an_unknown_argument_is_refused_in_the_name_of_the_class_that_was_called(make):
+    with pytest.raises(ValueError, match=f"passed to {make.func.__name__}[.:].*tie_embeddings"):
+        make(tie_embeddings=False)
 
 
 class _PercentLayer(EncoderLayer):

@@ -527,6 +527,12 @@ def test_unusable_arguments_are_refused(model, arguments, message):
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["source", "prefix"])
+def test_ids_that_the_vocabulary_lacks_are_refused_by_search_too(model, name):
+    with pytest.raises(ValueError, match=f"`{name}` must hold ids from 0 to 22"):
+        model.search(**{"source": SOURCE, "strategy": Greedy(), name: np.full((3, 2), VOCAB)})
+
+
 @pytest.mark.parametrize("shape", [(2, 4), (3, 0), (3,), (3, 2, 0)])
 def test_a_target_that_does_not_fit_is_refused(model, shape):
     with pytest.raises(ValueError) as error:
