@@ -33,13 +33,15 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
     Override `make_residual` for a residual connection of your own.
 
     Args:
-        num_heads: Number of attention heads; must divide `d_model`, which is read from the input. Must be None when
-            `attention` is given.
+        num_heads: Number of attention heads; must divide `d_model`, which is read from the input, unless there is a
+            `key_dim`. Must be None when `attention` is given.
         d_ff: Width of the feed-forward network's inner layer. Must be None when `feed_forward` is given.
         dropout: Share of each sublayer's output dropped in training.
         activation: Activation of the feed-forward network that `d_ff` describes: a name or a function.
         normalize_first: True for pre-norm, False for the paper's post-norm.
         layer_norm_epsilon: Number added to the variance in the norms.
+        key_dim: Size of a head's queries, keys and values, as in `keras.layers.MultiHeadAttention`; `d_model` divided
+            by `num_heads` when None. Must be None when `attention` is given.
         norm: "layer" for layer normalisation, "layer_without_bias" for the same with a scale alone, "rms" for
             root-mean-square normalisation.
         sandwich_norm: Whether each sublayer's output is normalised too; needs `normalize_first=True`.
@@ -76,9 +78,12 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
 
     Raises:
         ValueError: If a number is out of range, both or neither of `num_heads` and `attention` (or of `d_ff` and
-            `feed_forward`) are given, `num_heads` does not divide `d_model`, or `x` or a mask has another shape.
+            `feed_forward`) are given, `num_heads` does not divide `d_model` without a `key_dim`, or `x` or a mask has
+            another shape.
 
     >>> EncoderLayer(num_heads=2, d_ff=8)(np.ones((1, 3, 4))).shape
+    TensorShape([1, 3, 4])
+    >>> EncoderLayer(num_heads=3, d_ff=8, key_dim=5)(np.ones((1, 3, 4))).shape  # 3 does not divide 4
     TensorShape([1, 3, 4])
     """
 
@@ -93,6 +98,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         normalize_first=False,
         layer_norm_epsilon=1e-6,
         *,
+        key_dim=None,
         norm="layer",
         sandwich_norm=False,
         input_norm=True,
@@ -106,11 +112,12 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_either("attention", attention, num_heads=num_heads, attention_dropout=attention_dropout)
+        sizes = {"num_heads": num_heads, "key_dim": key_dim, "attention_dropout": attention_dropout}
+        check_either("attention", attention, **sizes)
         check_either("feed_forward", feed_forward, d_ff=d_ff, activation_dropout=activation_dropout)
         rule = "`attention_norm=False` needs `normalize_first=True`."
         check(attention_norm or normalize_first, rule, normalize_first=normalize_first)
-        self.num_heads = num_heads
+        self.num_heads, self.key_dim = num_heads, key_dim
         self.attention_norm = attention_norm
         self.use_causal_mask = use_causal_mask
         self.attention_dropout = attention_dropout or 0.0
@@ -136,6 +143,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         """Makes the attention that `num_heads` describes."""
         return MultiHeadAttention(
             self.num_heads,
+            self.key_dim,
             dropout=self.attention_dropout,
             kernel_initializer=self.kernel_initializer,
             dtype=self.dtype_policy,
@@ -206,8 +214,8 @@ class DecoderLayer(EncoderLayer):
     `cache` holds before. `layers/cache.py` says what a slot and a position are.
 
     Args:
-        num_heads: Number of attention heads; must divide `d_model`, which is read from the input. Must be None when
-            `attention` is given.
+        num_heads: Number of attention heads; must divide `d_model`, which is read from the input, unless there is a
+            `key_dim`. Must be None when `attention` is given.
         d_ff: Width of the feed-forward network's inner layer. Must be None when `feed_forward` is given.
         cross_attention: A layer for the attention to the memory. None for one that `num_heads` describes; it is made
             when the layer is built with a memory.
@@ -234,8 +242,8 @@ class DecoderLayer(EncoderLayer):
 
     Raises:
         ValueError: If a number is out of range, both or neither of `num_heads` and `attention` (or of `d_ff` and
-            `feed_forward`) are given, `num_heads` does not divide `d_model`, `x` or a mask has another shape, `index`
-            is given without a cache, a memory is given to a layer that was built without one, or
+            `feed_forward`) are given, `num_heads` does not divide `d_model` without a `key_dim`, `x` or a mask has
+            another shape, `index` is given without a cache, a memory is given to a layer that was built without one, or
             `memory_padding_mask` without a memory.
 
     >>> DecoderLayer(num_heads=2, d_ff=8)(np.ones((1, 3, 4)), np.ones((1, 5, 4))).shape
@@ -342,8 +350,8 @@ class Encoder(KeepsShape, keras.layers.Layer):
             `layer(x, padding_mask=, attention_mask=, return_attention_scores=, training=)`.
         num_heads: Number of attention heads of each layer; None when a list is given.
         d_ff: Width of the feed-forward networks' inner layers; None when a list is given.
-        **kwargs: The other arguments of `EncoderLayer`, the same for each layer (not with a list); and Keras's
-            `name`, `dtype`, `trainable`.
+        **kwargs: The other arguments of `EncoderLayer`, such as `key_dim`, the same for each layer (not with a list);
+            and Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
         x: `(batch, source_len, d_model)`.
@@ -449,8 +457,8 @@ class Decoder(Encoder):
             training=)`.
         num_heads: Number of attention heads of each layer; None when a list is given.
         d_ff: Width of the feed-forward networks' inner layers; None when a list is given.
-        **kwargs: The other arguments of `DecoderLayer`, the same for each layer (not with a list); and Keras's
-            `name`, `dtype`, `trainable`.
+        **kwargs: The other arguments of `DecoderLayer`, such as `key_dim`, the same for each layer (not with a list);
+            and Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
         x: `(batch, target_len, d_model)`.

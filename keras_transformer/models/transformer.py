@@ -258,7 +258,7 @@ class Transformer(EncoderDecoder):
         num_layers: Number of encoder layers.
         num_decoder_layers: Number of decoder layers; `num_layers` when None.
         d_model: Width of the model.
-        num_heads: Number of attention heads; must divide `d_model`.
+        num_heads: Number of attention heads; must divide `d_model`, unless there is a `key_dim`.
         d_ff: Width of the feed-forward networks' inner layers.
         dropout: Share of each sublayer's output and of the embeddings dropped in training.
         share_embeddings: Whether source and target share one embedding; the vocabularies must then be one.
@@ -268,9 +268,9 @@ class Transformer(EncoderDecoder):
         pad_id: The id that fills rows up.
         bos_id: The id that starts a target.
         eos_id: The id that ends one.
-        **kwargs: The other arguments of `EncoderLayer` (`activation`, `normalize_first`, `layer_norm_epsilon`, `norm`,
-            `sandwich_norm`, `attention_dropout`, `activation_dropout`, `kernel_initializer`), for both stacks; and
-            Keras's `name`, `dtype`, `trainable`.
+        **kwargs: The other arguments of `EncoderLayer` (`activation`, `normalize_first`, `layer_norm_epsilon`,
+            `key_dim`, `norm`, `sandwich_norm`, `attention_dropout`, `activation_dropout`, `kernel_initializer`), for
+            both stacks; and Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
         inputs: A dict: `source`, int `(batch, source_len)`; `target`, int `(batch, target_len)`, shifted
@@ -284,8 +284,8 @@ class Transformer(EncoderDecoder):
 
     Raises:
         ValueError: If a size is not positive, an id is not in the vocabulary, `eos_id` is `pad_id`, `num_heads` does
-            not divide `d_model`, embeddings are shared between vocabularies of different sizes, or `positions` act
-            inside attention.
+            not divide `d_model` without a `key_dim`, embeddings are shared between vocabularies of different sizes, or
+            `positions` act inside attention.
 
     >>> model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
     >>> model({"source": np.ones((2, 5), "int32"), "target": np.ones((2, 3), "int32")}).shape

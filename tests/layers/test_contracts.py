@@ -302,6 +302,7 @@ PLAIN = {
     "activation": "gelu",
     "normalize_first": True,
     "layer_norm_epsilon": 1e-3,
+    "key_dim": 5,
     "norm": "rms",
     "sandwich_norm": True,
     "input_norm": False,

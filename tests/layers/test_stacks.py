@@ -101,6 +101,18 @@ def test_agrees_with_numpy(kind, masked, normalize_first):
     assert_close(made(*inputs, **masks), expected, 3e-5)
 
 
+@EACH
+def test_heads_of_a_size_of_their_own_agree_with_numpy(kind):
+    """Four heads do not divide the width, 6. A decoder attends to its memory with heads of that size too."""
+    sizes = (LAYERS, 4, D_FF) if is_stack(kind) else (4, D_FF)
+    made, (inputs, masks) = kind(*sizes, dropout=0.0, key_dim=5), inputs_of(kind)
+    made.build(*(x.shape for x in inputs))
+    layers = (LAYERS,) if is_stack(kind) else ()
+    expected = KINDS[kind](weights_of(randomized(made)), *inputs, *layers, *masks.values(), False)
+    assert_close(made(*inputs, **masks), expected, 3e-5)
+    assert {w.shape[1:] for w in made.weights if "query/kernel" in w.path} == {(4, 5)}
+
+
 def test_attention_norm_false_leaves_the_input_without_a_norm():
     made = built(EncoderLayer, normalize_first=True, attention_norm=False)
     assert len(made.weights) == len(built(EncoderLayer, normalize_first=True).weights) - 2
@@ -340,6 +352,10 @@ def changed_feed_forward(layer):
         ),
         (changed_feed_forward(keras.layers.Dense(5)), "must have the shape of its input"),
         (changed_feed_forward(keras.layers.GlobalAveragePooling1D()), "must have the shape of its input"),
+        (
+            lambda: EncoderLayer(d_ff=D_FF, attention=MultiHeadAttention(HEADS), key_dim=4),
+            "Pass either `key_dim` or `attention`, not both",
+        ),
         (lambda: DecoderLayer(HEADS, D_FF)(X, memory_padding_mask=MEMORY_REAL), "needs a `memory`"),
     ],
 )
