@@ -78,6 +78,7 @@ def dot_product_attention(
         shared = query.shape[1] // key.shape[1]
         if shared > 1:
             key, value = (ops.repeat(x, shared, axis=1) for x in (key, value))
+        query, key, value = _of_one_batch(query, key, value)
         context = blocks.blockwise_attention(query, key, value, mask, bias, window)
         return ops.zero_unless(sees_any, context), None
     scores = _product_by_heads(query, key, transpose_y=True)
@@ -96,6 +97,15 @@ def _are_long(query_shape, key_shape):
     # JAX has symbols for open sizes.
     known = all(isinstance(length, int) for length in lengths)
     return known and math.prod(lengths) >= blocks.LONG and query_shape[0] != 0
+
+
+def _of_one_batch(query, key, value):
+    """Repeats one row of queries for all memories, or one memory for all queries, where the number is known to be 1."""
+    rows = query.shape[0], key.shape[0]
+    if rows[0] == rows[1] or 1 not in rows:
+        return query, key, value
+    batch_size = ops.shape(key if rows[0] == 1 else query)[0]
+    return [ops.repeat(x, batch_size, axis=0) if x.shape[0] == 1 else x for x in (query, key, value)]
 
 
 def distances_between(positions, key_positions):

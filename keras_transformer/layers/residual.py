@@ -42,7 +42,7 @@ class Residual(Configured, keras.layers.Layer):
 
     Call arguments:
         x: Input of the sublayer, `(batch, length, d_model)`.
-        y: Output of the sublayer, `(batch, length, d_model)`.
+        y: Output of the sublayer, `(batch, length, d_model)`; `x` may have one row for all of its rows.
         training: Whether to drop.
 
     Returns:
@@ -115,7 +115,9 @@ class Residual(Configured, keras.layers.Layer):
         return self.norm(x) if self.normalize_first and self.norm is not None else x
 
     def call(self, x, y, training=None):
-        known = [sizes for sizes in zip(x.shape, y.shape, strict=False) if None not in sizes]
+        # A row of queries may have been repeated for all memories.
+        expected = (*y.shape[:1], *x.shape[1:]) if x.shape[0] == 1 else x.shape
+        known = [sizes for sizes in zip(expected, y.shape, strict=False) if None not in sizes]
         if len(x.shape) != len(y.shape) or any(before != after for before, after in known):
             raise ValueError(
                 "The output of a sublayer must have the shape of its input: there is a residual connection around it. "
@@ -129,7 +131,7 @@ class Residual(Configured, keras.layers.Layer):
         return y if self.normalize_first else self.norm(y)
 
     def compute_output_shape(self, x_shape, y_shape=None):
-        return x_shape
+        return (y_shape[0], *x_shape[1:]) if y_shape is not None and x_shape[0] == 1 else x_shape
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -16,7 +16,8 @@ from keras_transformer.layers.base import (
     pop_keras_arguments,
     takes_argument,
 )
-from keras_transformer.layers.cache import KVCache, Place, empty_cache, of_each_layer
+from keras_transformer.layers.cache import KVCache, Place, cache_for, of_each_layer
+from keras_transformer.layers.dot_product import joint_batch_size
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.rules import RULES, check_layers
@@ -55,7 +56,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         attention_norm: Whether self-attention has a norm. False for the first layer of a stack whose input is
             normalised already (ModernBERT); needs `normalize_first=True`.
         use_causal_mask: Whether a position sees none after it, as in an embedder that was made of a language model.
-            `attention` is then called with `use_causal_mask=True` too. A decoder layer is always causal, without it.
+            `attention` is then called with `use_causal_mask=True` too.
         attention: A layer for the self-attention, such as `MultiHeadAttention(8, 64, positions=RotaryPositions())`. It
             is called as `attention(x, x, query_mask=, value_mask=, attention_mask=, return_attention_scores=,
             training=)`.
@@ -213,16 +214,20 @@ class DecoderLayer(EncoderLayer):
     (`cache=None`), the prefill of a prompt and a single step: the queries stand at `index` and after, and see what
     `cache` holds before. `layers/cache.py` says what a slot and a position are.
 
+    With `use_causal_mask=False` the queries see one another, as the object queries of DETR do (Carion et al., 2020,
+    section 3.2) and the latents of Perceiver (Jaegle et al., 2021). One row of queries serves all memories.
+
     Args:
         num_heads: Number of attention heads; must divide `d_model`, which is read from the input, unless there is a
             `key_dim`. Must be None when `attention` is given.
         d_ff: Width of the feed-forward network's inner layer. Must be None when `feed_forward` is given.
         cross_attention: A layer for the attention to the memory. None for one that `num_heads` describes; it is made
             when the layer is built with a memory.
-        **kwargs: The other arguments of `EncoderLayer`.
+        **kwargs: The other arguments of `EncoderLayer`. Its `use_causal_mask` is True here unless it is given: False
+            lets all positions see one another, and then there is no decoding with a `cache`.
 
     Call arguments:
-        x: `(batch, target_len, d_model)`.
+        x: `(batch, target_len, d_model)`; one row, such as learned queries, is repeated for all rows of `memory`.
         memory: The encoder's output `(batch, source_len, features)`, or the result of `project_memory`. None for a
             model without an encoder: a layer first called so has no attention to a memory.
         padding_mask: bool `(batch, target_len)`, with a cache `(batch, length of the cache)`, True where a
@@ -243,17 +248,18 @@ class DecoderLayer(EncoderLayer):
     Raises:
         ValueError: If a number is out of range, both or neither of `num_heads` and `attention` (or of `d_ff` and
             `feed_forward`) are given, `num_heads` does not divide `d_model` without a `key_dim`, `x` or a mask has
-            another shape, `index` is given without a cache, a memory is given to a layer that was built without one, or
-            `memory_padding_mask` without a memory.
+            another shape, `index` is given without a cache, a cache to a layer that is not causal, a memory to a layer
+            that was built without one, or `memory_padding_mask` without a memory.
 
     >>> DecoderLayer(num_heads=2, d_ff=8)(np.ones((1, 3, 4)), np.ones((1, 5, 4))).shape
     TensorShape([1, 3, 4])
+    >>> queries, images = np.ones((1, 3, 4)), np.ones((2, 5, 4))
+    >>> DecoderLayer(num_heads=2, d_ff=8, use_causal_mask=False)(queries, images).shape
+    TensorShape([2, 3, 4])
     """
 
     def __init__(self, num_heads=None, d_ff=None, *args, cross_attention=None, **kwargs):
-        rule = "A decoder layer is always causal: leave `use_causal_mask` out, or use an `EncoderLayer`."
-        check("use_causal_mask" not in kwargs, rule, use_causal_mask=kwargs.get("use_causal_mask"))
-        super().__init__(num_heads, d_ff, *args, **kwargs)
+        super().__init__(num_heads, d_ff, *args, **{"use_causal_mask": True, **kwargs})
         self.cross_attention = check_part(cross_attention, "cross_attention")
         self.cross_attention_residual = None
 
@@ -277,13 +283,7 @@ class DecoderLayer(EncoderLayer):
 
     def empty_cache(self, batch_size, length):
         """Returns a cache for `length` target positions."""
-        attention = self.self_attention
-        rule = "Decoding needs this library's `MultiHeadAttention`, which has a cache."
-        check(isinstance(attention, MultiHeadAttention), rule, attention=attention)
-        rule = "Build the layer, or give its attention a `key_dim`, before `empty_cache`."
-        check(attention.key_dim is not None, rule, key_dim=None)
-        heads, dims = attention.num_key_value_heads, (attention.key_dim, attention.value_dim)
-        return empty_cache(batch_size, heads, length, *dims, attention.compute_dtype)
+        return cache_for(self.self_attention, batch_size, length)
 
     def call(
         self,
@@ -310,7 +310,9 @@ class DecoderLayer(EncoderLayer):
             keys = None if padding_mask is None else ops.expand_dims(as_token_mask(padding_mask), (1, 2))
             masks = {"attention_mask": keys}
         h = self.self_attention_residual.before(x)
-        results = self.self_attention(h, h, use_causal_mask=True, **masks, **cached, **options)
+        results = self.self_attention(
+            h, h, use_causal_mask=self.use_causal_mask, **masks, **cached, **options
+        )
         y, scores, cache = unpack(results, return_attention_scores, cache is not None)
         x = self.self_attention_residual(x, y, training=training)
 
@@ -329,6 +331,9 @@ class DecoderLayer(EncoderLayer):
         x = self._feed_forward_block(x, real, training)
         all_scores = scores if memory is None else (scores, cross_scores)
         return pack(x, all_scores if return_attention_scores else None, cache)
+
+    def compute_output_shape(self, x_shape, memory_shape=None, **more_shapes):
+        return (joint_batch_size(x_shape, memory_shape or x_shape), *x_shape[1:])
 
     def _check_memory(self, memory, memory_padding_mask):
         """Raises `ValueError` for a memory that the layer was not built for, or for a mask without a memory."""
@@ -461,7 +466,7 @@ class Decoder(Encoder):
             and Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
-        x: `(batch, target_len, d_model)`.
+        x: `(batch, target_len, d_model)`; one row, such as learned queries, is repeated for all rows of `memory`.
         memory: The encoder's output `(batch, source_len, features)`, or the result of `project_memory`. None for a
             model without an encoder.
         padding_mask: bool `(batch, target_len)`, with a cache `(batch, length of the cache)`, True where a
@@ -501,6 +506,8 @@ class Decoder(Encoder):
     def empty_cache(self, batch_size, length):
         """Returns a cache for `length` target positions: a tuple with a `KVCache` for each layer."""
         return tuple(layer.empty_cache(batch_size, length) for layer in self.layers)
+
+    compute_output_shape = DecoderLayer.compute_output_shape
 
     def call(
         self,

@@ -75,6 +75,15 @@ class BaseModel(Configured, keras.Model):
         )
         return self.built_part(value, "encoder", shape)
 
+    def built_decoder(self, value, shapes, kind=Decoder):
+        """Returns a built decoder. Refuses any other value, and one that sees later tokens: its model writes."""
+        check(isinstance(value, kind), f"`decoder` must be of class `{kind.__name__}`.", decoder=value)
+        rule = "`decoder` must be causal: a model that writes does not know the tokens to come."
+        seeing = [layer for layer in value.layers if not getattr(layer, "use_causal_mask", True)]
+        check(not seeing, rule, use_causal_mask=False)
+        ensure_built(value, *shapes)
+        return value
+
     def built_embeddings(self, value, name, pad_id):
         """Returns built `Embeddings`. Refuses any other value, and a padding that is not the model's."""
         check(isinstance(value, Embeddings), f"`{name}` must be `Embeddings`.", **{name: value})

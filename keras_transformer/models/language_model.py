@@ -7,7 +7,7 @@ import keras
 from keras_transformer.checks import check, check_ids
 from keras_transformer.execution import ops
 from keras_transformer.execution.int8 import two_parts
-from keras_transformer.layers import Decoder, Place
+from keras_transformer.layers import Place
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.embedding import positions_from
 from keras_transformer.masks import lengths_of, segment_mask
@@ -76,8 +76,7 @@ class LanguageModel(RDrop, Generation, BaseModel):
         self.eos_id = eos_id
         self.stop_ids = tuple(stop_ids)
         self.max_positions = self.max_source_positions = self.embeddings.max_length
-        check(isinstance(decoder, Decoder), "`decoder` must be a `Decoder`.", decoder=decoder)
-        self.decoder = self.built_part(decoder, "decoder", (None, None, self.d_model))
+        self.decoder = self.built_decoder(decoder, [(None, None, self.d_model)])
         self.built = True
 
     def int8_config(self):

@@ -10,7 +10,7 @@ from keras_transformer.execution import ops
 from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers import Decoder, Embeddings, Encoder, Place, PositionalEncoding
 from keras_transformer.layers.attention import pack, unpack
-from keras_transformer.layers.base import check_arguments, ensure_built, pop_keras_arguments
+from keras_transformer.layers.base import check_arguments, pop_keras_arguments
 from keras_transformer.masks import lengths_of, padding_mask
 from keras_transformer.models.base import BaseModel, signature_of
 from keras_transformer.models.generation import (
@@ -112,10 +112,7 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         self.max_source_positions = source.max_length if self.reads_ids else None
         shape = (None, None, self.d_model)
         self.encoder = self.built_encoder(encoder, shape, self.encoder_class)
-        kind = self.decoder_class
-        check(isinstance(decoder, kind), f"`decoder` must be of class `{kind.__name__}`.", decoder=decoder)
-        self.decoder = decoder
-        ensure_built(self.decoder, shape, shape)
+        self.decoder = self.built_decoder(decoder, [shape, shape], self.decoder_class)
         self.built = True
 
     def _embedded(self, source, training, vectors=None):

@@ -194,7 +194,8 @@ def _describe_layer(layer):
     for attention in filter(None, attentions):
         check_plain(attention)
         _require(attention.num_heads == layer.self_attention.num_heads, "its layers differ")
-    _require(not layer.use_causal_mask, "its encoder has `use_causal_mask`")
+    is_decoder = isinstance(layer, DecoderLayer)
+    _require(is_decoder or not layer.use_causal_mask, "its encoder has `use_causal_mask`")
     _exactly(layer.feed_forward, FeedForward)
     activation = layer.feed_forward.activation
     _require(activation in ACTIVATIONS, f"its activation is {getattr(activation, '__name__', activation)}")

@@ -283,6 +283,16 @@ def test_an_axis_of_a_mask_that_turns_out_to_be_1_broadcasts(shape, monkeypatch)
     np.testing.assert_allclose(as_numpy(attend(*parts, mask)), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("rows", [(1, 3), (3, 1)], ids=["learned queries", "one memory"])
+def test_one_row_of_queries_or_of_keys_is_repeated(rows, monkeypatch):
+    query, key, value = (
+        x[:n] for x, n in zip(inputs((3, 2, 5, 7)), (rows[0], rows[1], rows[1]), strict=True)
+    )
+    mask = masks((3, 2, 5, 7), "padding")
+    found = in_blocks(monkeypatch, query, key, value, mask)
+    np.testing.assert_allclose(found, whole(query, key, value, mask), atol=1e-6)
+
+
 def test_an_empty_batch_of_long_rows_is_an_empty_batch():
     layer = attention.MultiHeadAttention(2, 4)
     x = np.zeros((0, 1024, 8), "float32")

@@ -390,11 +390,38 @@ def test_inputs_that_do_not_fit_are_refused(kind, x, masks, message):
         built(kind)(x, *inputs_of(kind)[0][1:], **masks)
 
 
-@pytest.mark.parametrize("value", [False, True])
-def test_decoders_refuse_use_causal_mask(value):
-    for kind, sizes in ((DecoderLayer, (2, 16)), (Decoder, (1, 2, 16))):
-        with pytest.raises(ValueError, match=f"always causal.* Received: use_causal_mask={value}"):
-            kind(*sizes, use_causal_mask=value)
+# A memory without causality
+
+
+def test_a_decoder_that_is_not_causal_is_an_encoder_with_a_memory():
+    made = built(Decoder, use_causal_mask=False)
+    assert type(made).from_config(made.get_config()).get_config()["use_causal_mask"] is False
+    last_changed = np.concatenate([X[:, :-1], X[:, -1:] + 1], axis=1)
+    assert np.abs(as_numpy(made(last_changed, MEMORY) - made(X, MEMORY))[:, 0]).max() > 1e-3
+    alone = Decoder(*sizes_of(Decoder), dropout=0.0, use_causal_mask=False)
+    encoder = Encoder(*sizes_of(Encoder), dropout=0.0)
+    for each in (alone, encoder):
+        each.build(X.shape)
+    encoder.set_weights(randomized(alone).get_weights())
+    assert_close(alone(X, padding_mask=REAL), encoder(X, padding_mask=REAL))
+    with pytest.raises(ValueError, match="`cache` needs `use_causal_mask=True`"):
+        alone(X, cache=alone.empty_cache(BATCH, LENGTH))
+
+
+def test_one_row_of_queries_serves_all_memories():
+    """Known sizes, open ones, and queries that are no input of the model."""
+    made, queries = built(Decoder, use_causal_mask=False), X[:1]
+    expected = made(np.repeat(queries, BATCH, axis=0), MEMORY, memory_padding_mask=MEMORY_REAL)
+    assert_close(made(queries, MEMORY, memory_padding_mask=MEMORY_REAL), expected)
+    memory, mask = keras.Input(MEMORY.shape[1:]), keras.Input((SOURCE_LEN,), dtype="bool")
+    for x in (keras.Input(X.shape[1:]), queries):
+        output, scores = made(x, memory, memory_padding_mask=mask, return_attention_scores=True)
+        assert output.shape == made.compute_output_shape(x.shape, memory.shape) == (None, LENGTH, D_MODEL)
+        assert scores[-1][1].shape == (None, HEADS, LENGTH, SOURCE_LEN)
+        given = [queries] if x is not queries else []
+        inputs = [x, memory, mask][1 - len(given) :]
+        assert_close(keras.Model(inputs, output)([*given, MEMORY, MEMORY_REAL]), expected)
+    assert made.compute_output_shape((1, LENGTH, D_MODEL), MEMORY.shape) == (BATCH, LENGTH, D_MODEL)
 
 
 def test_scores_of_a_decoder_without_a_memory_are_outputs_of_a_functional_model():

@@ -242,8 +242,10 @@ def test_prompts_padded_on_the_left_are_refused():
 
 
 def test_the_decoder_and_the_stop_ids_are_checked():
-    with pytest.raises(ValueError, match=r"`decoder` must be a `Decoder`"):
+    with pytest.raises(ValueError, match=r"`decoder` must be of class `Decoder`"):
         LanguageModel(layers.Embeddings(VOCAB, 4), None)
+    with pytest.raises(ValueError, match=r"`decoder` must be causal.*use_causal_mask=False"):
+        LanguageModel(layers.Embeddings(VOCAB, 4), layers.Decoder(1, 2, 8, use_causal_mask=False))
     with pytest.raises(ValueError, match=r"`embeddings` must be `Embeddings`. Received: embeddings=29"):
         LanguageModel(VOCAB, layers.Decoder(1, 2, 8))
     for output in (keras.layers.Dense(VOCAB), layers.TokenEmbedding(VOCAB, 5)):
