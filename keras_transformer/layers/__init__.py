@@ -32,6 +32,7 @@ from keras_transformer.layers.residual import (
     LayerNormalization,
     Residual,
     RMSNormalization,
+    StochasticDepth,
     ZeroCenteredRMSNormalization,
 )
 from keras_transformer.layers.stack import Decoder, DecoderLayer, Encoder, EncoderLayer
@@ -68,6 +69,7 @@ __all__ = [
     "Residual",
     "RotaryPositions",
     "SegmentEmbedding",
+    "StochasticDepth",
     "TokenEmbedding",
     "TreeCache",
     "TwoPartQuantizer",

@@ -8,7 +8,7 @@ import threading
 
 import keras
 
-from keras_transformer.checks import check, check_positive
+from keras_transformer.checks import check, check_positive, check_share
 from keras_transformer.execution.int8 import set_quantization_config
 from keras_transformer.keras_internals import (
     DirectSublayers,
@@ -327,6 +327,31 @@ def check_call_arguments(layer, names, name):
             f"The `call` of `{name}` must have the arguments {names}; **kwargs takes those that it does not need. "
             f"Received: {type(layer).__name__}.call{signature}, without {missing}."
         )
+
+
+def arguments_of_layers(stack, kind, num_layers, arguments):
+    """Returns the arguments of each of the equal layers that a stack makes, a list of dicts.
+
+    They are those of the stack, but for `stochastic_depth`, which rises to its value in the last layer.
+
+    Args:
+        stack: The stack.
+        kind: The class of its layers.
+        num_layers: Number of layers.
+        arguments: The arguments that the stack hands on, a dict.
+
+    Raises:
+        ValueError: If one is a layer, unknown or out of range.
+    """
+    check_arguments(stack, kind, arguments)
+    for name in ("attention", "cross_attention", "feed_forward"):
+        rule = f"All layers would share one `{name}`. Pass a list of layers, each with its own."
+        check(arguments.get(name) is None, rule, **{name: arguments.get(name)})
+    if "stochastic_depth" not in arguments:
+        return [arguments] * num_layers
+    rate = arguments["stochastic_depth"]
+    check_share(stochastic_depth=rate)
+    return [arguments | {"stochastic_depth": rate * i / num_layers} for i in range(1, num_layers + 1)]
 
 
 def given_layers(layers, names, sizes):

@@ -10,7 +10,7 @@ from keras_transformer.layers.base import Configured
 # Options that change no output of a trained model. On inputs of rank 3 attention is always over the second axis.
 WITHOUT_NUMBERS = re.compile(
     "name|dtype|trainable|seed|labels|attention_axes|flash_attention|num_separators|starts_with_cls|lora_.*"
-    "|.*(dropout|initializer|regularizer|constraint)"
+    "|stochastic_depth|.*(dropout|initializer|regularizer|constraint)"
 )
 
 

@@ -39,6 +39,7 @@ class Residual(Configured, keras.layers.Layer):
         sandwich_norm: Whether the sublayer's output is normalised too; needs `normalize_first=True`.
         input_norm: Whether the sublayer's input is normalised with pre-norm. False leaves the norm of the output alone;
             it needs `sandwich_norm=True`.
+        stochastic_depth: Share of the rows whose sublayer is dropped whole in training, by `StochasticDepth`.
 
     Call arguments:
         x: Input of the sublayer, `(batch, length, d_model)`.
@@ -49,9 +50,9 @@ class Residual(Configured, keras.layers.Layer):
         `(batch, length, d_model)`.
 
     Raises:
-        ValueError: If `dropout` is not in [0, 1), `layer_norm_epsilon` is negative, `norm` is unknown, or
-            `sandwich_norm=True` or `norm=None` comes without `normalize_first=True`, or both come together; or if
-            `input_norm=False` comes without `sandwich_norm=True`.
+        ValueError: If `dropout` or `stochastic_depth` is not in [0, 1), `layer_norm_epsilon` is negative, `norm` is
+            unknown, or `sandwich_norm=True` or `norm=None` comes without `normalize_first=True`, or both come together;
+            or if `input_norm=False` comes without `sandwich_norm=True`.
 
     >>> residual, x = Residual(normalize_first=True), np.ones((2, 3, 4))
     >>> residual(x, 0.5 * residual.before(x)).shape
@@ -67,6 +68,7 @@ class Residual(Configured, keras.layers.Layer):
         norm="layer",
         sandwich_norm=False,
         input_norm=True,
+        stochastic_depth=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -88,6 +90,9 @@ class Residual(Configured, keras.layers.Layer):
         self.supports_masking = True
         self.norm = self.norm_after = None
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
+        self.stochastic_depth, self.drop_rows = stochastic_depth, None
+        if stochastic_depth:
+            self.drop_rows = StochasticDepth(stochastic_depth, dtype=self.dtype_policy, name="drop_rows")
 
     def make_norm(self, name):
         """Makes a norm: a layer that keeps the shape of its input; or None where there is no norm."""
@@ -126,6 +131,8 @@ class Residual(Configured, keras.layers.Layer):
         y = self.drop(y, training=training)
         if self.sandwich_norm:
             y = self.norm_after(y)
+        if self.drop_rows is not None:
+            y = self.drop_rows(y, training=training)
         # x may hold ints, which TensorFlow's own `+` does not add to floats.
         y = ops.add(x, y)
         return y if self.normalize_first else self.norm(y)
@@ -353,3 +360,51 @@ class Dropout(keras.layers.Dropout):
         words = (count + BYTES_PER_WORD - 1) // BYTES_PER_WORD
         drawn = keras.random.randint((words, 1), -(2**31), 2**31 - 1, dtype="int32", seed=self.seed_generator)
         return ops.reshape(ops.reshape(ops.view(drawn, "int8"), (-1,))[:count], shape)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class StochasticDepth(Dropout):
+    """Drops whole rows of a batch in training: of a residual connection only the skip is left for them.
+
+    Huang et al., 2016, "Deep Networks with Stochastic Depth", section 3. The rows that are kept are scaled in training
+    so that the expected value is the input; the paper scales at test time. The share that is dropped is rounded to a
+    multiple of 1/256, as in `Dropout`. The dropped rows are computed too, so a step takes as long.
+
+    `Residual`, the layers and the stacks take `stochastic_depth=`. In a stack the rate rises linearly: layer `l` of `n`
+    has `l / n` of it, as in equation 4 of the paper.
+
+    Args:
+        rate: Share of the rows to drop, in [0, 1].
+        seed: Seed of the random numbers, an int or None.
+        **kwargs: Keras's `name`, `dtype`.
+
+    Call arguments:
+        inputs: Tensor `(batch, ...)` of a floating dtype.
+        training: Whether to drop.
+
+    Returns:
+        Tensor of the shape and dtype of `inputs`.
+
+    Raises:
+        ValueError: If `rate` is outside [0, 1].
+
+    >>> rows = StochasticDepth(0.5, seed=1)(np.ones((9, 2, 3)), training=True).numpy()
+    >>> sorted({row.item() for row in rows.mean(axis=(1, 2))})
+    [0.0, 2.0]
+    """
+
+    def __init__(self, rate, seed=None, **kwargs):
+        super().__init__(rate, noise_shape=None, seed=seed, **kwargs)
+
+    def call(self, inputs, training=False):
+        check_dense(inputs=inputs)
+        if not training or not self.rate:
+            return inputs
+        wide = at_least_float32(inputs.dtype)
+        rows = ops.ones((ops.shape(inputs)[0], *[1] * (len(inputs.shape) - 1)), wide)
+        # A factor that a half precision rounds would change the expected value.
+        factors = super().call(rows, training=training)
+        return ops.cast(ops.cast(inputs, wide) * factors, inputs.dtype)
+
+    def get_config(self):
+        return {name: value for name, value in super().get_config().items() if name != "noise_shape"}

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from keras_transformer.checks import check_count, check_positive, check_range, check_share
 
-_SHARES = ("dropout", "attention_dropout", "activation_dropout")
+_SHARES = ("dropout", "attention_dropout", "activation_dropout", "stochastic_depth")
 _SIZES = (
     "vocab_size", "source_vocab_size", "target_vocab_size", "input_dim", "output_dim", "d_model", "embedding_dim",
     "num_layers", "num_decoder_layers", "num_heads", "num_key_value_heads", "key_dim", "value_dim", "d_ff", "width",

@@ -8,7 +8,7 @@ from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers.attention import MultiHeadAttention, pack, unpack
 from keras_transformer.layers.base import (
     KeepsShape,
-    check_arguments,
+    arguments_of_layers,
     check_either,
     check_part,
     ensure_built,
@@ -57,6 +57,8 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
             normalised already (ModernBERT); needs `normalize_first=True`.
         use_causal_mask: Whether a position sees none after it, as in an embedder that was made of a language model.
             `attention` is then called with `use_causal_mask=True` too.
+        stochastic_depth: Share of the rows whose sublayers are dropped whole in training, each sublayer for itself
+            (Huang et al., 2016). In a stack it is the last layer's, and rises linearly from layer to layer.
         attention: A layer for the self-attention, such as `MultiHeadAttention(8, 64, positions=RotaryPositions())`. It
             is called as `attention(x, x, query_mask=, value_mask=, attention_mask=, return_attention_scores=,
             training=)`.
@@ -108,6 +110,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         kernel_initializer="glorot_uniform",
         attention_norm=True,
         use_causal_mask=False,
+        stochastic_depth=0.0,
         attention=None,
         feed_forward=None,
         **kwargs,
@@ -123,7 +126,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         self.use_causal_mask = use_causal_mask
         self.attention_dropout = attention_dropout or 0.0
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.dropout = dropout
+        self.dropout, self.stochastic_depth = dropout, stochastic_depth
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
         self.norm = norm
@@ -161,6 +164,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
             norm=self.norm if has_norm else None,
             sandwich_norm=self.sandwich_norm,
             input_norm=self.input_norm,
+            stochastic_depth=self.stochastic_depth,
             dtype=self.dtype_policy,
             name=name,
         )
@@ -392,13 +396,10 @@ class Encoder(KeepsShape, keras.layers.Layer):
             sizes = {"num_heads": num_heads, "d_ff": d_ff, **kwargs}
             self.layers = given_layers(num_layers, self.call_arguments, sizes)
         else:
-            check_arguments(self, self.layer_class, kwargs)
-            for name in ("attention", "cross_attention", "feed_forward"):
-                rule = f"All layers would share one `{name}`. Pass a list of layers, each with its own."
-                check(kwargs.get(name) is None, rule, **{name: kwargs.get(name)})
+            each = arguments_of_layers(self, self.layer_class, num_layers, kwargs)
             self.layers = [
-                self.layer_class(num_heads, d_ff, dtype=self.dtype_policy, name=f"layer_{i}", **kwargs)
-                for i in range(num_layers)
+                self.layer_class(num_heads, d_ff, dtype=self.dtype_policy, name=f"layer_{i}", **own)
+                for i, own in enumerate(each)
             ]
         self.num_layers = len(self.layers)
         self.norm = None

@@ -266,8 +266,8 @@ class Transformer(EncoderDecoder):
         bos_id: The id that starts a target.
         eos_id: The id that ends one.
         **kwargs: The other arguments of `EncoderLayer` (`activation`, `normalize_first`, `layer_norm_epsilon`,
-            `key_dim`, `norm`, `sandwich_norm`, `attention_dropout`, `activation_dropout`, `kernel_initializer`), for
-            both stacks; and Keras's `name`, `dtype`, `trainable`.
+            `key_dim`, `norm`, `sandwich_norm`, `attention_dropout`, `activation_dropout`, `kernel_initializer`,
+            `stochastic_depth`), for both stacks; and Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
         inputs: A dict: `source`, int `(batch, source_len)`; `target`, int `(batch, target_len)`, shifted

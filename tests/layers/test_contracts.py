@@ -62,6 +62,7 @@ CASES = {
         lambda: [hidden()],
     ),
     "dropout": (lambda **kwargs: layers.Dropout(0.3, **kwargs), lambda: [hidden()]),
+    "stochastic_depth": (lambda **kwargs: layers.StochasticDepth(0.3, **kwargs), lambda: [hidden()]),
     "norm": (layers.LayerNormalization, lambda: [hidden()]),
     "feed_forward": (lambda **kwargs: layers.FeedForward(17, "gelu", **kwargs), lambda: [hidden()]),
     "residual_post_norm": (
@@ -308,6 +309,7 @@ PLAIN = {
     "input_norm": False,
     "attention_dropout": 0.2,
     "activation_dropout": 0.4,
+    "stochastic_depth": 0.25,
     "kernel_initializer": "he_normal",
 }
 PARTS = {

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from contracts import as_numpy
 
-from keras_transformer.layers import Dropout
+from keras_transformer.layers import Dropout, StochasticDepth
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.001])
@@ -64,3 +64,24 @@ def test_a_saved_model_draws_the_numbers_that_come_next(tmp_path):
 def test_a_rate_near_one_keeps_the_expected_value():
     x = np.ones((400, 400), "float32")
     assert abs(float(as_numpy(Dropout(0.999, seed=1)(x, training=True)).mean()) - 1.0) < 0.2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_stochastic_depth_drops_whole_rows_and_keeps_the_mean(dtype):
+    """230 of 256 rows stay. Bfloat16 has no 256 / 230, and a factor that it rounds is off by 0.3 percent."""
+    layer, x = StochasticDepth(0.1, seed=1, dtype=dtype), np.random.default_rng(1).uniform(1, 2, (4096, 3, 5))
+    assert layer(x).dtype == layer(x, training=True).dtype and layer.from_config(layer.get_config()).seed == 1
+    given = as_numpy(layer(x)).astype("float64")
+    found = as_numpy(layer(x, training=True)).astype("float64")
+    kept = found[:, 0, 0] != 0
+    assert (found[~kept] == 0).all() and abs(kept.mean() - 230 / 256) < 0.03
+    assert found[kept].mean() / given[kept].mean() == pytest.approx(256 / 230, rel=2e-4)
+
+
+@pytest.mark.tensorflow
+def test_stochastic_depth_is_the_same_under_xla():
+    import tensorflow as tf
+
+    layers, x = [StochasticDepth(0.5, seed=7) for _ in range(2)], np.ones((64, 2, 3), "float32")
+    compiled = tf.function(lambda x: layers[0](x, training=True), jit_compile=True)
+    np.testing.assert_array_equal(as_numpy(compiled(x)), as_numpy(layers[1](x, training=True)))

@@ -48,6 +48,23 @@ def test_dropout_drops_the_sublayer_and_never_the_skip():
     np.testing.assert_allclose(added[~dropped], 2 * Y[~dropped], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "options", [{"normalize_first": True}, {"normalize_first": True, "sandwich_norm": True}, {}]
+)
+def test_stochastic_depth_leaves_a_row_its_skip_alone(options):
+    plain, layer = built(dropout=0.0, **options), built(dropout=0.0, **options, stochastic_depth=0.5)
+    layer.set_weights(plain.get_weights())
+    x, y = normal(40, 3, 5), normal(40, 3, 5, seed=1)
+    assert_close(layer(x, y), plain(x, y), 0.0)
+    # Without a norm of the sublayer's output a kept row has it twice.
+    kept = x + 2 * (as_numpy(plain(x, y)) - x) if options else as_numpy(plain(x, 2 * y))
+    dropped = x if options else as_numpy(plain(x, 0 * y))
+    found = as_numpy(layer(x, y, training=True))
+    is_kept = np.isclose(found, kept, atol=1e-4).all(axis=(1, 2))
+    assert 0 < is_kept.sum() < 40
+    assert_close(found, np.where(is_kept[:, None, None], kept, dropped), 1e-4)
+
+
 @pytest.mark.parametrize("normalize_first", [False, True])
 def test_the_norm_may_be_of_root_mean_squares(normalize_first):
     layer = built(normalize_first=normalize_first, norm="rms", layer_norm_epsilon=0.3)

@@ -280,6 +280,24 @@ def test_dropout_follows_the_training_argument(kind, dropout):
     assert np.any(as_numpy(always(X)) != as_numpy(always(X)))
 
 
+def test_stochastic_depth_rises_to_the_last_layer_of_a_stack():
+    made, plain = (Decoder(4, HEADS, D_FF, dropout=0.0, **each) for each in ({"stochastic_depth": 0.8}, {}))
+    assert [layer.stochastic_depth for layer in made.layers] == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    for each in (made, plain):
+        each.build(X.shape, MEMORY.shape)
+    names = ("self_attention_residual", "cross_attention_residual", "feed_forward_residual")
+    assert [getattr(made.layers[1], name).drop_rows.rate for name in names] == pytest.approx([0.4] * 3)
+    assert [getattr(plain.layers[1], name).drop_rows for name in names] == [None] * 3
+    for weight, own in zip(plain.trainable_weights, made.trainable_weights, strict=True):
+        own.assign(weight)
+    assert_close(made(X, MEMORY), plain(X, MEMORY), 0.0)
+    assert np.abs(as_numpy(made(X, MEMORY, training=True) - plain(X, MEMORY))).max() > 0.1
+    with pytest.raises(
+        ValueError, match=r"`stochastic_depth` must be in \[0, 1\)\. Received: stochastic_depth=1\.5"
+    ):
+        Encoder(3, HEADS, D_FF, stochastic_depth=1.5)
+
+
 def test_layers_of_a_stack_have_different_initial_weights():
     made = Encoder(LAYERS, HEADS, D_FF)
     made.build(X.shape)
