@@ -1,5 +1,6 @@
 """Converts Hugging Face folders to folders that this library serves, and back."""
 
+import contextlib
 import logging
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from keras_transformer.huggingface import (
     FAMILIES,
     SPEECH,
     chat_template_from_huggingface,
+    embedder_files,
     embedder_options,
     from_huggingface,
     is_sentence_embedder,
@@ -24,13 +26,13 @@ from keras_transformer.huggingface import (
 )
 from keras_transformer.huggingface.adapters import ADAPTER_CONFIG, joined
 from keras_transformer.huggingface.checkpoint import Checkpoint
-from keras_transformer.huggingface.configs import labels_of
+from keras_transformer.huggingface.configs import label_keys, labels_of
 from keras_transformer.huggingface.files import CONFIG, read_config
 from keras_transformer.huggingface.images import PREPROCESSOR_CONFIG
 from keras_transformer.huggingface.sentence_embeddings import MODULES
 from keras_transformer.huggingface.tokenizers.kinds import starts_with_bos, tokenizer_limit, with_ends
 from keras_transformer.models import EncoderModel, Transformer, VisionTransformer
-from keras_transformer.serving import Embedder, load, servable_of
+from keras_transformer.serving import Embedder, ImageClassifier, TextGenerator, load, servable_of
 from keras_transformer.text import SentencePieceTokenizer, WordPieceTokenizer
 from keras_transformer.text.word_piece import SPECIAL
 
@@ -38,6 +40,8 @@ log = logging.getLogger(__name__)
 
 # Number of tokens of a source.
 DEFAULT_LENGTH = 256
+EMBEDDER_OPTIONS = ("pooling", "normalize", "prompt", "max_source_length")
+READERS = (from_huggingface, tokenizers_from_huggingface)
 
 
 def convert(
@@ -100,13 +104,56 @@ def convert(
         if given:
             raise ValueError(f"`{name}` is for a Hugging Face folder as `source`. Received: {source}.")
     servable = load(source)
-    to_huggingface(servable.model, target, tokenizers=servable.tokenizers if tokenizers else None, **kwargs)
+    given = {"tokenizers": servable.tokenizers if tokenizers else None}
+    if isinstance(servable, Embedder):
+        options = {name: value for name, value in servable.arguments.items() if name in EMBEDDER_OPTIONS}
+        given["files"] = embedder_files(servable.model, **options)
+    elif isinstance(servable, ImageClassifier) and servable.labels is not None:
+        given["config"] = label_keys(len(servable.labels), servable.labels)
+    to_huggingface(servable.model, target, **{**given, **kwargs})
+    if not isinstance(servable, Embedder):
+        _name_lost_options(servable, target)
     log.info("converted", extra={"folder": str(target), "servable": "Hugging Face checkpoint"})
     return None
 
 
-def _read_huggingface(source, pairs, languages, chat, kwargs):
-    """Reads a Hugging Face folder as a model with its tokenizers."""
+def _name_lost_options(servable, folder):
+    """Warns of the options of a servable that the Hugging Face folder does not have where it is read again.
+
+    Args:
+        servable: The servable.
+        folder: The folder of its model, a `pathlib.Path`.
+    """
+    readers = (lambda *_, **__: servable.model, lambda _: servable.tokenizers)
+    package = logging.getLogger(__name__.partition(".")[0])
+    level, pairs, lost = package.level, getattr(servable, "pairs", False), []
+    # The warnings of reading are for who reads.
+    package.setLevel(logging.ERROR)
+    try:
+        for chat in (False, True) if isinstance(servable, TextGenerator) else (False,):
+            with contextlib.suppress(ValueError, ImportError):
+                again = _read_huggingface(folder, pairs, {}, chat, {}, readers).describe()
+                own = servable.describe()
+                lost.append(sorted(name for name in own if own[name] != again.get(name)))
+    finally:
+        package.setLevel(level)
+    names = ", ".join(min(lost, key=len)) if lost else "all"
+    if names:
+        log.warning("these options of the %s are not in the folder: %s", type(servable).__name__, names)
+
+
+def _read_huggingface(source, pairs, languages, chat, kwargs, readers=READERS):
+    """Reads a Hugging Face folder as a model with its tokenizers.
+
+    Args:
+        source: The folder, a `pathlib.Path`.
+        pairs: As in `convert`.
+        languages: A dict of `source_language` and `target_language`.
+        chat: As in `convert`.
+        kwargs: The arguments of `from_huggingface`.
+        readers: What reads the model and the tokenizers, as `READERS`.
+    """
+    from_huggingface, tokenizers_from_huggingface = readers
     checkpoint = Checkpoint(source)
     config, model_type = checkpoint.config, checkpoint.family.model_type
     if model_type not in ENCODER_DECODERS and any(languages.values()):
@@ -115,7 +162,7 @@ def _read_huggingface(source, pairs, languages, chat, kwargs):
     if (encodes or model_type not in DECODERS) and chat:
         raise ValueError(f"A {model_type!r} model does not chat. Received: chat={chat!r}.")
     if encodes:
-        model, tokenizer = _read_encoder(source, kwargs)
+        model, tokenizer = _read_encoder(source, kwargs, readers)
         if not is_sentence_embedder(source):
             return servable_of(model, (tokenizer,), pairs=pairs)
         options, longest = embedder_options(source), model.embeddings.max_length
@@ -173,8 +220,9 @@ def _read_huggingface(source, pairs, languages, chat, kwargs):
     return servable_of(from_huggingface(source, **kwargs), pairs=pairs, **options)
 
 
-def _read_encoder(source, kwargs):
+def _read_encoder(source, kwargs, readers):
     """Reads an `EncoderModel` and its tokenizer, whose special ids count: transformers reads no other ones."""
+    from_huggingface, tokenizers_from_huggingface = readers
     (tokenizer,) = tokenizers_from_huggingface(source)
     starts = True
     if read_config(source)["model_type"] in DECODERS:

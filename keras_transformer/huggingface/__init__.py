@@ -7,6 +7,7 @@ from keras_transformer.huggingface.generation import search_options
 from keras_transformer.huggingface.images import preprocessing_from_huggingface
 from keras_transformer.huggingface.languages import translator_options
 from keras_transformer.huggingface.sentence_embeddings import (
+    embedder_files,
     embedder_options,
     is_sentence_embedder,
     with_dense_modules,
@@ -22,6 +23,7 @@ __all__ = [
     "SPEECH",
     "ChatTemplate",
     "chat_template_from_huggingface",
+    "embedder_files",
     "embedder_options",
     "from_huggingface",
     "is_sentence_embedder",

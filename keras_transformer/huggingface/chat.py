@@ -280,9 +280,13 @@ def chat_template_from_huggingface(folder, name="default"):
         raise ValueError(f"{folder} has damaged files of a chat template: {error!r:.200}") from None
 
 
-def _read(folder, config, name):
-    """Reads the template of a name, with the special tokens of the configuration."""
-    templates = config.get("chat_template") or {}
+def templates_of(folder):
+    """Returns the chat templates of a folder, a dict from their names to str; empty where there is none.
+
+    Args:
+        folder: A `pathlib.Path`.
+    """
+    templates = read_if_there(folder, TOKENIZER_CONFIG).get("chat_template") or {}
     if isinstance(templates, str):
         templates = {"default": templates}
     elif isinstance(templates, list):
@@ -290,7 +294,12 @@ def _read(folder, config, name):
     files = {path.stem: path for path in (folder / TEMPLATES).glob("*.jinja")} | {
         "default": folder / TEMPLATE
     }
-    templates |= {key: read_text(path) for key, path in files.items() if path.is_file()}
+    return templates | {key: read_text(path) for key, path in files.items() if path.is_file()}
+
+
+def _read(folder, config, name):
+    """Reads the template of a name, with the special tokens of the configuration."""
+    templates = templates_of(folder)
     if not isinstance(templates.get(name), str):
         raise ValueError(
             f"`folder` must have a chat template {name!r:.200}, in {TEMPLATE} or {TOKENIZER_CONFIG}. Received: "

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from keras_transformer.checks import MOST_LAYERS, check, check_numbers, short_errors
 from keras_transformer.huggingface.adapters import head_keys, joined, with_adapter
+from keras_transformer.huggingface.checkpoint_files import keep_files
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.families import FAMILIES
 from keras_transformer.huggingface.files import (
@@ -164,6 +165,7 @@ def _from_huggingface(folder, verbose, precision, kwargs):
         verbose,
         QuantizedMatrices(model).values,
     )
+    keep_files(model, checkpoint)
     return model
 
 

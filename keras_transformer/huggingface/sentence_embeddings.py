@@ -1,4 +1,4 @@
-"""Reading of a folder of sentence-transformers: how one vector is made of the tokens' vectors."""
+"""Folders of sentence-transformers, read and written: how one vector is made of the tokens' vectors."""
 
 import logging
 from pathlib import Path
@@ -6,11 +6,12 @@ from pathlib import Path
 from keras_transformer.checks import check, short_errors
 from keras_transformer.huggingface.configs import POOLINGS as CLASSIFIER_POOLINGS
 from keras_transformer.huggingface.configs import check_config
-from keras_transformer.huggingface.files import read_if_there, read_json, stored_tensors
+from keras_transformer.huggingface.files import CONFIG, read_if_there, read_json, stored_tensors
 from keras_transformer.huggingface.known_keys import check_sentence_file
 from keras_transformer.huggingface.tensors import dense, fill_weights
 from keras_transformer.huggingface.tokenizers.word_piece import lowers_case
-from keras_transformer.models.heads import PROJECTED, ProjectedPooler
+from keras_transformer.layers.feed_forward import get_activation
+from keras_transformer.models.heads import PROJECTED, MaskedLanguageHead, ProjectedPooler
 from keras_transformer.untrusted import is_name
 from keras_transformer.untrusted import read_json as read_list
 
@@ -145,6 +146,116 @@ def with_dense_modules(model, folder):
         if quantized:
             layer.quantize(quantized, config=model.embeddings.tokens.quantization_config)
     return model
+
+
+def embedder_files(model, pooling="mean", normalize=True, prompt="", max_source_length=None):
+    """Describes how an embedder makes vectors, as sentence-transformers does: `files` of `to_huggingface`.
+
+    It undoes `embedder_options`. Prompts that `model` was read with are kept beside the given one.
+
+    Args:
+        model: The `EncoderModel` of the embedder.
+        pooling: As in `serving.Embedder`.
+        normalize: As in `serving.Embedder`.
+        prompt: As in `serving.Embedder`; it becomes the default prompt.
+        max_source_length: As in `serving.Embedder`; None to leave it to sentence-transformers.
+
+    Returns:
+        A dict from a file's path in the folder to its content, plain data.
+
+    Raises:
+        ValueError: If the model has no such pooling, or a dense layer has an activation without a name.
+
+    >>> from keras_transformer.layers import Embeddings, Encoder
+    >>> from keras_transformer.models import EncoderModel
+    >>> files = embedder_files(EncoderModel(Embeddings(11, 4), Encoder(1, 2, 8)), max_source_length=32)
+    >>> files["sentence_bert_config.json"]["max_seq_length"], files["1_Pooling/config.json"]["pooling_mode_mean_tokens"]
+    (32, True)
+    """
+    model.vector_width(pooling)
+    denses = model.pooler if pooling == PROJECTED else None
+    mode = {own: name for name, own in POOLINGS.items()}[pooling if denses is None else denses.pooling]
+    kinds = [
+        "Transformer",
+        "Pooling",
+        *["Dense"] * len(denses.units if denses else ()),
+        *["Normalize"] * normalize,
+    ]
+    paths = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds) if i)]
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+    ]
+    widths = [model.d_model, *(denses.units if denses else ())]
+    configs = [
+        {"word_embedding_dimension": widths[0], **{key: name == mode for key, name in POOLING_KEYS.items()}}
+    ]
+    for i, layer in enumerate(denses.layers if denses else ()):
+        names = {get_activation(own): name for name, own in ACTIVATIONS.items()}
+        rule = f"`activations` must be of {sorted(ACTIVATIONS.values())}."
+        check(layer.activation in names, rule, activations=layer.activation)
+        sizes = {"in_features": widths[i], "out_features": widths[i + 1], "bias": layer.use_bias}
+        configs.append({**sizes, "activation_function": f"torch.nn.{names[layer.activation]}"})
+    prompts = dict(model.checkpoint_files.get(PROMPTS, {}))
+    named = dict(prompts.get("prompts") or {})
+    default = prompts.get("default_prompt_name")
+    if prompt != (named.get(default) or ""):
+        default = (
+            next((name for name, text in named.items() if text == prompt), "default") if prompt else None
+        )
+        named |= {default: prompt} if prompt else {}
+    return {
+        MODULES: modules,
+        **{f"{path}/config.json": config for path, config in zip(paths[1:], configs, strict=False)},
+        PROMPTS: {**prompts, "prompts": named, "default_prompt_name": default},
+        LENGTH: {"max_seq_length": max_source_length, "do_lower_case": False},
+    }
+
+
+def still_true(model):
+    """Returns the `checkpoint_files` of a model, without those of sentence-transformers where it makes other vectors.
+
+    A warning names Dense modules that the model does not have.
+
+    Args:
+        model: The model.
+    """
+    files, head = getattr(model, "checkpoint_files", {}), getattr(model, "head", None)
+    if MODULES not in files:
+        return files
+    lacks = _denses(files) and not isinstance(model.pooler, ProjectedPooler)
+    if lacks:
+        log.warning("modules.json is not written: its Dense modules are not read. Use `with_dense_modules`")
+    # The head for pretraining is no part of the vectors.
+    if not lacks and (head is None or isinstance(head, MaskedLanguageHead)):
+        return files
+    modules = {MODULES, PROMPTS, LENGTH, *(f"{each.get('path')}/{CONFIG}" for each in files[MODULES])}
+    return {name: content for name, content in files.items() if name not in modules}
+
+
+def dense_tensors(model, files):
+    """Describes the tensors of the Dense modules of a model, a dict from their folders to lists of `tensors.Tensor`.
+
+    Args:
+        model: The model.
+        files: A dict, as `embedder_files` makes it.
+
+    Raises:
+        ValueError: If the files do not have a Dense for each layer of a `ProjectedPooler`.
+    """
+    pooler, paths = getattr(model, "pooler", None), _denses(files)
+    layers = pooler.layers if isinstance(pooler, ProjectedPooler) else []
+    rule = (
+        f"The Dense modules of {MODULES} must be the layers of the model's `ProjectedPooler`: `files=embedder_files"
+        "(model, ...)` describes them."
+    )
+    check(len(layers) == len(paths), rule, layers=len(layers), modules=paths)
+    return {path: list(dense("linear", layer)) for path, layer in zip(paths, layers, strict=True)}
+
+
+def _denses(files):
+    """Returns the folders of the Dense modules, a list of str."""
+    return [each["path"] for each in files.get(MODULES) or () if str(each.get("type")).endswith(".Dense")]
 
 
 def _modules(folder):

@@ -4,17 +4,25 @@ from pathlib import Path
 
 from keras_transformer.checks import check, check_positive
 from keras_transformer.files import replaced
+from keras_transformer.huggingface.checkpoint_files import write_files
 from keras_transformer.huggingface.families import FAMILIES
-from keras_transformer.huggingface.files import write_config, write_tensors
+from keras_transformer.huggingface.files import CONFIG, read_json, write_config, write_json, write_tensors
+from keras_transformer.huggingface.sentence_embeddings import dense_tensors, still_true
 from keras_transformer.huggingface.tensors import without_copies
-from keras_transformer.huggingface.tokenizers.kinds import check_read_back
+from keras_transformer.huggingface.tokenizers.kinds import TOKENIZER_CONFIG, check_read_back
 from keras_transformer.keras_internals import sublayers
 
 
-def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None, tokenizers=None, family=None):
+def to_huggingface(
+    model, folder, max_shard_bytes=5 * 2**30, config=None, tokenizers=None, family=None, files=None
+):
     """Writes a checkpoint that Hugging Face transformers loads: float32, tensor by tensor.
 
     config.json leaves a dropout out where the family has no key for it. That changes nothing but training.
+
+    A model that `from_huggingface` read has `checkpoint_files`, which are written too: the search of
+    generation_config.json, chat templates, keys of config.json such as `max_position_embeddings`, how images and audio
+    are prepared, and the modules of sentence-transformers. docs/families.md lists them.
 
     Args:
         model: A model that one of `FAMILIES` can describe. Its weights are not quantized; those of LoRA are added.
@@ -24,23 +32,29 @@ def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None, tokeni
             `{"max_position_embeddings": 8192}` for Llama, whose positions have no limit. None for none.
         tokenizers: A tuple of one tokenizer or two (source and target), whose ids are the model's, to be written
             beside the model. None to write none.
-        family: The `model_type` to write. None for the first family that can describe the model and, where there are
-            tokenizers, whose files can hold them: RoBERTa and XLM-RoBERTa have the same models.
+        family: The `model_type` to write. None for the one that the model was read from, or else for the first that can
+            describe the model and, where there are tokenizers, whose files can hold them: RoBERTa and XLM-RoBERTa have
+            the same models.
+        files: A dict from a file's path in the folder to its content, a str or plain data, to be written in place of
+            those of `model.checkpoint_files`; the content of None writes no file. `embedder_files` makes such a dict.
 
     Raises:
         ValueError: If the folder exists; if `family` is unknown; if no family can describe the model; if the model is
-            quantized; if `config` has a key that the model decides; or if the family's files cannot hold `tokenizers`.
+            quantized; if `config` has a key that the model decides; if the family's files cannot hold `tokenizers`; or
+            if a path of `files` is no name, or its Dense modules are not those of the model.
     """
     check_positive(max_shard_bytes=max_shard_bytes)
     folder = Path(folder)
     if folder.exists():
         raise ValueError(f"`folder` must not exist yet. Received: {folder}.")
     config = {} if config is None else config
+    beside = {**still_true(model), **(files or {})}
     with replaced(folder) as temporary:
         temporary.mkdir()
         described, own_config = _described(model, family, tokenizers, temporary)
         own_config["dtype"] = "float32"
-        clashing = sorted(config.keys() & own_config.keys() - set(described.guessed_keys))
+        decided = {*described.own_keys(model), "dtype"} - {*described.guessed_keys}
+        clashing = sorted(config.keys() & decided)
         if clashing:
             key = clashing[0]
             raise ValueError(
@@ -54,6 +68,9 @@ def to_huggingface(model, folder, max_shard_bytes=5 * 2**30, config=None, tokeni
             rows = written["max_position_embeddings"]
             tensors += [table.with_rows(rows) for table in described.make_tables(model)]
         write_tensors(temporary, tensors, max_shard_bytes)
+        write_files(temporary, beside, written, described.defaults)
+        for path, tensors in dense_tensors(model, beside).items():
+            write_tensors(temporary / path, tensors, max_shard_bytes)
 
 
 def _described(model, model_type, tokenizers, folder):
@@ -75,7 +92,9 @@ def _described(model, model_type, tokenizers, folder):
         )
     if model_type not in (None, *FAMILIES):
         raise ValueError(f"`family` must be one of {sorted(FAMILIES)}. Received: family={model_type!r:.200}.")
-    asked = list(FAMILIES.values()) if model_type is None else [FAMILIES[model_type]]
+    first = FAMILIES.get(getattr(model, "checkpoint_files", {}).get(CONFIG, {}).get("model_type"))
+    asked = sorted(FAMILIES.values(), key=lambda family: family is not first)
+    asked = asked if model_type is None else [FAMILIES[model_type]]
     classes = sorted({each.__name__ for family in asked for each in family.model_classes})
     fitting = [family for family in asked if type(model) in family.model_classes]
     owner = "" if model_type is None else f" of a {model_type!r} model"
@@ -113,5 +132,7 @@ def _write_tokenizers(family, tokenizers, folder, model):
             f"Received: tokenizers={tokenizers!r:.200}."
         )
     family.tokenizer.write(tokenizers, folder, model)
+    options = getattr(model, "checkpoint_files", {}).get(TOKENIZER_CONFIG, {})
+    write_json(folder / TOKENIZER_CONFIG, {**read_json(folder / TOKENIZER_CONFIG), **options})
     read_back = family.tokenizer.read(folder)
     check_read_back([tokenizers[0], tokenizers[-1]][: len(read_back)], read_back)

@@ -17,6 +17,7 @@ from keras_transformer.optimizers import unwrapped
 
 # The key by which the configuration of `compile` says that the model had low-rank adapters.
 ADAPTED = "adapted"
+CHECKPOINT_FILES = "checkpoint_files"
 
 
 class BaseModel(Configured, keras.Model):
@@ -24,9 +25,16 @@ class BaseModel(Configured, keras.Model):
 
     The configuration is the constructor's arguments, and notes of the sublayers that are frozen or quantized. A
     subclass may add layers before or after `super().__init__()`.
+
+    Attributes:
+        checkpoint_files: What the files of a Hugging Face folder say and the model does not know, such as
+            `{"generation_config.json": {"max_new_tokens": 40}}`: a dict from a file's path to plain data or a text. It
+            is empty for a model that `from_huggingface` did not read. `to_huggingface` writes it again, and saved
+            models keep it.
     """
 
     layers = keras.Model.layers
+    checkpoint_files = MappingProxyType({})
     # Formats of `export` that cannot hold the model, and the sentence that refuses them.
     refused_formats = MappingProxyType({})
 
@@ -265,6 +273,18 @@ class BaseModel(Configured, keras.Model):
             ValueError: If the mesh has no such axis.
         """
         return layout_map(self, mesh, axis)
+
+    def get_config(self):
+        files = {CHECKPOINT_FILES: self.checkpoint_files} if self.checkpoint_files else {}
+        return {**super().get_config(), **files}
+
+    @classmethod
+    def from_config(cls, config):
+        model = super().from_config({name: config[name] for name in config if name != CHECKPOINT_FILES})
+        if CHECKPOINT_FILES in config:
+            # As an attribute that is set, Keras would track the dicts.
+            vars(model)[CHECKPOINT_FILES] = config[CHECKPOINT_FILES]
+        return model
 
     @classmethod
     def of_arguments(cls, **arguments):

@@ -9,7 +9,7 @@ from keras_transformer.checks import check
 from keras_transformer.decoding import ForcedFirstToken, SuppressTokens
 from keras_transformer.execution.inference import has_int8_weights
 from keras_transformer.models import EncoderDecoder
-from keras_transformer.models.base import with_table
+from keras_transformer.models.base import CHECKPOINT_FILES, with_table
 from keras_transformer.runs.tokenizers import NAMES, ids_and_sizes
 from keras_transformer.serving.translator import FRAME
 
@@ -85,7 +85,8 @@ def change_vocabulary(translator, source_tokenizer, target_tokenizer=None):
         # T5's targets begin with padding, BART's with the end.
         if model.bos_id == getattr(model, name):
             ids["bos_id"] = ids[name]
-    config = model.get_config()
+    # Files of its checkpoint name ids of the old vocabulary.
+    config = {name: value for name, value in model.get_config().items() if name != CHECKPOINT_FILES}
     of_sizes = {"source_vocab_size": sizes[0], "target_vocab_size": sizes[1], "vocab_size": sizes[0]}
     changes = {name: value for name, value in {**of_sizes, **ids}.items() if config.get(name) is not None}
     parts = {"source": sizes[0], "target": sizes[1], "output": sizes[1]}

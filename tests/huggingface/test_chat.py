@@ -4,6 +4,7 @@ import functools
 import json
 
 import pytest
+from contracts import slow_but
 from families import DECODERS
 from pieces import GEMMA as GEMMA_PIECES
 from pieces import byte_pieces, train_pieces, written
@@ -132,6 +133,28 @@ def test_an_answer_reaches_to_the_token_that_ends_it(name, made):
     )
     expected = tokenizer.tokenize([f"{text}{end}" for text in ("두 마리\n개", "one dog")]).to_list()
     assert [ids[first:end].tolist() for first, end in answers] == expected
+
+
+@pytest.mark.parametrize("name", slow_but(["llama"], ["qwen2", "llama", "gemma2"]))
+def test_a_chat_model_that_is_written_is_one_again(name, made, tmp_path, capsys):
+    folder, own = made(name)
+    back = tmp_path / "back"
+    for arguments in ([str(own), str(back)], ["--chat", str(back), str(tmp_path / "own")]):
+        assert main(["convert", *arguments]) == 0
+        assert "are not in the folder" not in capsys.readouterr().err
+    generators = load(own), load(tmp_path / "own")
+    assert generators[0].describe() == generators[1].describe()
+    prompts = [chat_template_from_huggingface(each).prompt(CHATS[1]) for each in (folder, back)]
+    ids = [
+        each.tokenizer.tokenize([prompt]).to_list() for each, prompt in zip(generators, prompts, strict=True)
+    ]
+    assert ids[0] == ids[1]
+    transformers = pytest.importorskip("transformers")
+    there = [transformers.AutoTokenizer.from_pretrained(each) for each in (folder, back)]
+    texts = [each("the dog")["input_ids"] for each in there]
+    assert texts[0] == texts[1]
+    ids = [each.apply_chat_template(CHATS[1], return_dict=False) for each in there]
+    assert ids[0] == ids[1]
 
 
 @EACH

@@ -4,12 +4,15 @@ The outputs and texts are those of transformers, a checkpoint of transformers is
 library is read and written unchanged. Without PyTorch, test_recorded.py compares outputs.
 """
 
+import json
+
 import numpy as np
 import pytest
 from contracts import slow_but
 from families import (
     CONFIGS,
     DECODERS,
+    EOS,
     FIRST,
     FIRST_ENCODERS,
     assert_same_tensors,
@@ -30,8 +33,12 @@ from record import BEAM, CLEAR, LONGEST, WITHOUT_PADDING
 from keras_transformer import layers
 from keras_transformer.decoding import Beam, ExcludeTokens, Greedy
 from keras_transformer.huggingface import FAMILIES, from_huggingface, to_huggingface
+from keras_transformer.huggingface.checkpoint import Checkpoint
+from keras_transformer.huggingface.checkpoint_files import OF_HEADS, keep_files, write_files
 from keras_transformer.huggingface.files import stored_tensors
+from keras_transformer.huggingface.known_keys import IGNORED
 from keras_transformer.huggingface.tensors import fill_weights
+from keras_transformer.keras_internals import without_memory
 from keras_transformer.models import (
     ClassificationHead,
     EncoderModel,
@@ -243,3 +250,47 @@ def test_searches_find_the_texts_of_transformers(case, search, transformers, tmp
     for text, other in clear:
         assert text == other
     assert len({len(text) for text, _ in clear}) > 1 or models < 20
+
+
+# What the files of a folder say and no model knows.
+
+OF_FAMILY = {config["model_type"]: case for case, config in reversed(CONFIGS.items())}
+BESIDE = {
+    "preprocessor_config.json": {"size": 6, "image_mean": [0.1, 0.2, 0.3]},
+    "chat_template.jinja": "{{ messages }}\n",
+    "additional_chat_templates/tool_use.jinja": "{{ tools }}",
+}
+# Of config.json: an id and a dropout that only other classes read, and the search of older checkpoints.
+KEYS = {"mask_token_id": 4, "summary_first_dropout": 0.3, "num_beams": 3}
+IDS = {"bos_token_id": None, "pad_token_id": EOS, "eos_token_id": EOS}
+
+
+@pytest.mark.parametrize("family", OF_FAMILY)
+@pytest.mark.sampled
+def test_what_a_folder_says_is_written_again(family, tmp_path):
+    family = FAMILIES[family]
+    said = {**CONFIGS[OF_FAMILY[family.model_type]], **KEYS}
+    said |= {key: 0.25 for key, _ in family.rows.values() if "drop" in str(key)}
+    said |= {"max_position_embeddings": 96} if "max_position_embeddings" in family.guessed_keys else {}
+    ends = {"eos_token_id": [EOS, 7]} if LanguageModel in family.model_classes else {}
+    said |= IDS if ends else {}
+    generation = {"max_new_tokens": 5, "do_sample": True, "pad_token_id": 3, **ends}
+    files = {**BESIDE, "generation_config.json": generation, "config.json": said}
+    (tmp_path / "additional_chat_templates").mkdir()
+    for name, content in files.items():
+        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    checkpoint = Checkpoint(tmp_path)
+    with without_memory(initialize=False):
+        model = family.make_model(checkpoint.model_config())
+    keep_files(model, checkpoint)
+    (tmp_path / "own").mkdir()
+    config = family.make_config(model)
+    write_files(tmp_path / "own", model.checkpoint_files, config)
+    del files["config.json"]
+    for name, content in files.items():
+        text = (tmp_path / "own" / name).read_text()
+        assert (text if isinstance(content, str) else json.loads(text)) == content
+    without = {*IGNORED["config.json"], *OF_HEADS} - {*KEYS, *family.guessed_keys}
+    known = {*family.known_keys, *KEYS}
+    expected = {key: value for key, value in {**said, **ends}.items() if key not in without and key in known}
+    assert {key: config.get(key) for key in expected} == expected

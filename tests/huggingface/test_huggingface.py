@@ -365,6 +365,18 @@ def test_config_adds_keys_and_must_not_contradict_the_model(written, tmp_path):
     assert json.loads((tmp_path / "new" / "config.json").read_text())["n_ctx"] == 5
 
 
+def test_kept_files_must_fit_the_model_and_stay_in_the_folder(written, tmp_path, caplog):
+    model, _ = written
+    keys = {"n_positions": 7, "scale_attn_by_inverse_layer_idx": True, "num_beams": 3}
+    vars(model)["checkpoint_files"] = {"config.json": keys}
+    assert FAMILIES["gpt2"].make_config(model)["n_positions"] == GPT2["n_positions"]
+    assert "loses the keys ['num_beams', 'scale_attn_by_inverse_layer_idx']" in caplog.text
+    vars(model)["checkpoint_files"] = {"../model.safetensors": "a"}
+    with pytest.raises(ValueError, match=r"A path of `files` must be a name.*Received: path='\.\./model"):
+        to_huggingface(model, tmp_path / "new")
+    vars(model)["checkpoint_files"] = {}
+
+
 @pytest.mark.parametrize("rope", [None, LLAMA3, {"rope_type": "linear", "factor": 3.0}])
 def test_longest_text_follows_from_the_rope(rope, tmp_path):
     model = made({**LLAMA, "rope_parameters": rope})

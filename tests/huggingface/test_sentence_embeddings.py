@@ -12,12 +12,15 @@ from safetensors.numpy import save_file
 from keras_transformer.cli.convert import convert
 from keras_transformer.execution.int8 import OneProduct
 from keras_transformer.huggingface import (
+    embedder_files,
     embedder_options,
     from_huggingface,
     to_huggingface,
     with_dense_modules,
 )
+from keras_transformer.huggingface.checkpoint_files import write_files
 from keras_transformer.keras_internals import sublayers
+from keras_transformer.models import ProjectedPooler, TaggingHead
 from keras_transformer.serving import Embedder, load
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "e", ",", "a", "dog", ":"]
@@ -65,6 +68,9 @@ def test_vectors_are_those_of_sentence_transformers(kind, mode, normalize, promp
     assert isinstance(again, Embedder)
     assert again.describe() == embedder.describe()
     assert (again.normalize, again.prompt) == (normalize, prompts.get(prompt, ""))
+    convert(tmp_path / "own", tmp_path / "back")
+    back = library.SentenceTransformer(str(tmp_path / "back"), device="cpu")
+    np.testing.assert_allclose(back.encode(TEXTS), expected.encode(TEXTS), atol=1e-6)
 
 
 def test_options_of_an_older_folder(tmp_path):
@@ -193,6 +199,40 @@ def test_dense_modules_are_computed(tmp_path):
     assert parts == {2}, "its vectors are compared"
     assert (np.array(int8.embed(texts)) * expected).sum(axis=1).min() > 0.95
     np.testing.assert_allclose(load(tmp_path / "int8").embed(texts), int8.embed(texts), atol=1e-5)
+
+
+def test_dense_modules_are_written_again(bert, tmp_path, caplog):
+    folder, ids = tmp_path / "model", np.array([[2, 5, 6, 3]])
+    to_huggingface(bert, folder)
+    dense_modules(folder)
+    model = from_huggingface(folder)
+    whole = with_dense_modules(model, folder)
+    to_huggingface(whole, tmp_path / "new")
+    assert embedder_options(tmp_path / "new") == embedder_options(folder)
+    again = with_dense_modules(from_huggingface(tmp_path / "new"), tmp_path / "new")
+    np.testing.assert_array_equal(again.pooled(ids), whole.pooled(ids))
+    assert not caplog.text
+    to_huggingface(model, tmp_path / "bare")
+    assert "modules.json is not written" in caplog.text
+    to_huggingface(model.with_head(TaggingHead(3)), tmp_path / "tagger")
+    assert not any((tmp_path / name / "modules.json").exists() for name in ("bare", "tagger"))
+    with pytest.raises(ValueError, match="must be the layers of the model"):
+        to_huggingface(whole, tmp_path / "other", files=embedder_files(whole))
+
+
+@pytest.mark.parametrize(
+    ("pooling", "prompt"), [("mean", ""), ("first", "q: "), ("last", "x: "), ("projected", "q: ")]
+)
+def test_files_of_an_embedder_say_its_options(pooling, prompt, bert, tmp_path):
+    model = bert.with_head(None, ProjectedPooler([7, 5], ["tanh", "linear"], [True, False], "last"))
+    kept = {"config_sentence_transformers.json": {"prompts": {"q": "q: "}, "default_prompt_name": "q"}}
+    vars(model)["checkpoint_files"] = kept
+    options = {"pooling": pooling, "normalize": prompt == "", "prompt": prompt, "max_source_length": 9}
+    write_files(tmp_path, embedder_files(model, **options), {})
+    assert embedder_options(tmp_path) == options
+    assert embedder_options(tmp_path, "q")["prompt"] == "q: "
+    for path in tmp_path.glob("*_Dense/config.json"):
+        assert json.loads(path.read_text())["activation_function"] in ("torch.nn.Tanh", "torch.nn.Identity")
 
 
 def test_a_model_keeps_its_own_pooler_without_dense_modules(bert, tmp_path):

@@ -15,6 +15,7 @@ from keras_transformer.huggingface.configs import (
     written_rows,
 )
 from keras_transformer.huggingface.families.family import Family
+from keras_transformer.huggingface.files import CONFIG
 from keras_transformer.huggingface.known_keys import ENCODER
 from keras_transformer.huggingface.tensors import LayerNames, dense, layer_tensors, matrix, norm, vector
 from keras_transformer.layers import (
@@ -33,6 +34,7 @@ from keras_transformer.models import (
     MaskedLanguageHead,
     MultipleChoiceHead,
     Pooler,
+    ProjectedPooler,
     SpanHead,
     TaggingHead,
 )
@@ -260,9 +262,9 @@ class EncoderFamily(Family):
 
     def other_keys(self, model):
         """Returns the keys of config.json for a model's head and pooler."""
-        head, (name, names) = model.head, self._names_of(model)
+        head, pooler, (name, names) = model.head, pooler_of(model), self._names_of(model)
         keys = {"architectures": [name]}
-        keys |= written_rows(self.model_type, head if model.pooler is None else model.pooler, names.rows)
+        keys |= written_rows(self.model_type, head if pooler is None else pooler, names.rows)
         if names.dropout and names.dropout[0] != self.rows["dropout"][0]:
             keys[names.dropout[0]] = head.dropout
         if names.kind in (ClassificationHead, TaggingHead):
@@ -270,6 +272,17 @@ class EncoderFamily(Family):
         if getattr(head, "multi_label", False):
             keys["problem_type"] = MULTI_LABEL
         return keys
+
+    def numbers_of(self, model):
+        """Returns what decides the numbers of a model, but for Dense modules, which have files of their own."""
+        return {**super().numbers_of(model), "pooler": pooler_of(model)}
+
+    def make_again(self, config, model):
+        """Makes a model from the config.json of another one, which does not say whether there is a pooler."""
+        was_read = model.checkpoint_files.get(CONFIG, {}).get("model_type") == self.model_type
+        # transformers would make a pooler of its own and warn of it: not for a model that another family describes.
+        has_none = model.head is None and pooler_of(model) is None and (was_read or model.pooler is not None)
+        return self.make_model(config, **({"pooler": None} if has_none else {}))
 
     def _names_of(self, model):
         """Returns the class of transformers for a model's head, and its `HeadNames`."""
@@ -300,10 +313,11 @@ class EncoderFamily(Family):
 
     def _head_tensors(self, model):
         _, names = self._names_of(model)
-        if model.pooler is not None:
-            yield from dense(names.pooler, model.pooler.dense)
-            if model.pooler.norm is not None:
-                yield from norm(names.norm, model.pooler.norm)
+        pooler = pooler_of(model)
+        if pooler is not None:
+            yield from dense(names.pooler, pooler.dense)
+            if pooler.norm is not None:
+                yield from norm(names.norm, pooler.norm)
         if model.head is not None:
             yield from dense(names.dense, model.head.dense)
         if type(model.head) is MaskedLanguageHead:
@@ -311,6 +325,11 @@ class EncoderFamily(Family):
             tokens = model.embeddings.tokens
             yield from (vector(name, tokens.bias) for name in names.biases)
             yield matrix(names.output, tokens.embeddings)
+
+
+def pooler_of(model):
+    """Returns the pooler of a model that config.json describes, or None."""
+    return None if isinstance(model.pooler, ProjectedPooler) else model.pooler
 
 
 def norm_kind(arguments):

@@ -1,15 +1,22 @@
 """What each family of checkpoints declares."""
 
+import contextlib
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from keras_transformer.checks import check
 from keras_transformer.huggingface.configs import value_at, written_rows
-from keras_transformer.huggingface.known_keys import CONFIG
+from keras_transformer.huggingface.files import CONFIG
+from keras_transformer.huggingface.generation import KNOWN as SEARCH
+from keras_transformer.huggingface.generation import REFUSED
+from keras_transformer.huggingface.known_keys import CONFIG as KNOWN
 from keras_transformer.huggingface.tokenizers.kinds import TokenizerKind
 from keras_transformer.keras_internals import without_memory
 from keras_transformer.layers import Embeddings, TokenEmbedding
 from keras_transformer.layers.numbers import first_difference, numbers
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class Family:
     @property
     def known_keys(self):
         """The keys of config.json that are read or have no effect, a set of str."""
-        return {*CONFIG, *self.defaults, *self.more_keys}
+        return {*KNOWN, *self.defaults, *self.more_keys}
 
     @property
     def defaults(self):
@@ -101,19 +108,21 @@ class Family:
         It is read again, and the model that it makes is compared with the given one. So no option of a part is lost
         that config.json cannot express.
 
+        Of a model that was read it also has the keys of that config.json which the model does not know. A warning names
+        them where they would make another model now.
+
         Raises:
             ValueError: If the family cannot describe the model. The message has the path of the first option that is
                 another one.
         """
-        config = {
-            "model_type": self.model_type,
-            "architectures": list(self.architectures[:1]),
-            **written_rows(self.model_type, model, self.rows, self.places),
-            **self.other_keys(model),
-        }
-        with without_memory(initialize=False):
-            made = self.make_again(config, model)
-        difference = first_difference(numbers(model.numbers()), numbers(made.numbers()))
+        own = self.own_keys(model)
+        known = {*self.known_keys, *SEARCH, *REFUSED}
+        read = {key: value for key, value in model.checkpoint_files.get(CONFIG, {}).items() if key in known}
+        config = {**read, **own, **{key: read[key] for key in self._guesses(model, own) if key in read}}
+        with contextlib.suppress(ValueError):
+            if config != own and self._difference(config, model) is None:
+                return config
+        difference = self._difference(own, model)
         if difference is not None:
             path, received, expected = difference
             name = f"`{expected.__name__}`" if callable(expected) else repr(expected)
@@ -121,7 +130,36 @@ class Family:
             received = value_at(model, path) if isinstance(received, type) else received
             rule = f"`{path}` of a {self.model_type!r} model must be {expected}."
             check(False, rule, **{path.rpartition(".")[2]: received})
-        return config
+        lost = sorted(key for key in config if key not in own or own[key] != config[key])
+        if lost:
+            log.warning("config.json loses the keys %s: with them it would be of another model", lost)
+        return own
+
+    def own_keys(self, model):
+        """Returns the keys of config.json that a model decides, and the `guessed_keys`, a dict."""
+        return {
+            "model_type": self.model_type,
+            "architectures": list(self.architectures[:1]),
+            **written_rows(self.model_type, model, self.rows, self.places),
+            **self.other_keys(model),
+        }
+
+    def _guesses(self, model, own):
+        """Returns the keys that take what was read: `guessed_keys`, and ids in whose place the model has `eos_id`."""
+        eos_id, read = getattr(model, "eos_id", None), model.checkpoint_files.get(CONFIG, {})
+        ids = {"pad_token_id": model.pad_id, "bos_token_id": model.bos_id} if eos_id is not None else {}
+        same = (key for key in own if ids.get(key, ...) == eos_id and read.get(key) in (None, -1, eos_id))
+        return (*(key for key in self.guessed_keys if key in own), *same)
+
+    def _difference(self, config, model):
+        """Returns the first difference of a model from the one that a config.json makes, as `first_difference` does."""
+        with without_memory(initialize=False):
+            made = self.make_again(config, model)
+        return first_difference(numbers(self.numbers_of(model)), numbers(made.numbers()))
+
+    def numbers_of(self, model):
+        """Returns what decides the numbers of a model that config.json describes, a dict."""
+        return model.numbers()
 
     def other_keys(self, model):
         """Returns the keys of config.json that `rows` do not write, a dict."""

@@ -21,6 +21,7 @@ from keras_transformer.huggingface.tokenizers.kinds import (
     check_tokenizers,
     without_sequence,
     write_tokenizer_config,
+    writes_bos,
 )
 from keras_transformer.huggingface.tokenizers.post_processor import check_ends
 
@@ -311,7 +312,7 @@ def byte_pair_kind(
             config = tokenizer.get_config()
             added = {"cls": ("bos_token", tokenizer.bos_id), "sep": ("eos_token", tokenizer.eos_id)}
             processor = {**ends, **{key: [config[name], token_id] for key, (name, token_id) in added.items()}}
-        write_byte_pair(tokenizer, folder, adds_bos, processor, names)
+        write_byte_pair(tokenizer, folder, writes_bos(model, adds_bos), processor, names)
 
     def read(folder):
         tokenizer = read_byte_pair(folder, names, ends is not None, **default_tokens)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from keras_transformer.checks import check
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.files import read_if_there, write_json
-from keras_transformer.huggingface.tokenizers.classes import TOKENIZER_CONFIG, takes_file
+from keras_transformer.huggingface.tokenizers.classes import TOKENIZER_CONFIG, class_of, takes_file
 from keras_transformer.huggingface.tokenizers.post_processor import FILE, ids_around, puts_first
 
 # transformers writes 10**30 for no limit.
@@ -60,7 +60,19 @@ def starts_with_bos(folder, kind, bos_id):
         return puts_first_id
     if takes_file(folder) and (folder / FILE).is_file():
         return bool(asked)
-    return kind.starts_with_bos if asked is None else bool(asked)
+    # GPT-2's class puts none, whatever the family is (SmolLM).
+    usual = kind.starts_with_bos and class_of(folder) != "GPT2Tokenizer"
+    return usual if asked is None else bool(asked)
+
+
+def writes_bos(model, usual):
+    """Whether a written tokenizer puts `bos_token` before each text: as the one that the model was read with did.
+
+    Args:
+        model: The model.
+        usual: A bool for a model that was not read.
+    """
+    return model.checkpoint_files.get(TOKENIZER_CONFIG, {}).get("add_bos_token", usual)
 
 
 def tokenizer_limit(folder):

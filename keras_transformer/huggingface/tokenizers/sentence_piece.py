@@ -23,6 +23,7 @@ from keras_transformer.huggingface.tokenizers.kinds import (
     check_sentence_piece,
     check_tokenizers,
     write_tokenizer_config,
+    writes_bos,
 )
 from keras_transformer.huggingface.tokenizers.post_processor import check_ends
 from keras_transformer.huggingface.tokenizers.sentence_piece_json import BLANK, CONTROL, read_pieces
@@ -123,7 +124,7 @@ def sentence_piece_kind(family, tokenizer_class, tokens, add_dummy_prefix):
             add_dummy_prefix=add_dummy_prefix,
         )
         (folder / "tokenizer.model").write_bytes(tokenizer.model)
-        write_tokenizer_config(folder, tokenizer_class, tokens, add_bos_token=True)
+        write_tokenizer_config(folder, tokenizer_class, tokens, add_bos_token=writes_bos(model, True))
 
     def read(folder):
         own = {"remove_extra_whitespaces": False, "precompiled_charsmap": False, "byte_fallback": True}
