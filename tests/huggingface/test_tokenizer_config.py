@@ -131,6 +131,8 @@ def test_prompts_begin_as_the_post_processor_says(tmp_path):
     for processor, expected in ((template("[CLS]", "$"), True), (template("$"), False), (None, True)):
         (tmp_path / "tokenizer.json").write_text(json.dumps({"post_processor": processor}))
         assert starts_with_bos(tmp_path, kind, 2) is expected
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    assert not starts_with_bos(tmp_path, kind, 2)
     (tmp_path / "tokenizer.json").write_text(json.dumps({"post_processor": template("[CLS]", "$", "[SEP]")}))
     with pytest.raises(ValueError, match="nothing but `bos_token` around a prompt"):
         starts_with_bos(tmp_path, kind, 2)
