@@ -146,6 +146,12 @@ class Configured:
         noted = {"frozen": frozen, "quantization_configs": configs}
         return {**config, **{name: value for name, value in noted.items() if value}}
 
+    def keep_made(self, **layers):
+        """Sets attributes to layers that this layer made after its constructor, and that it makes again from a file."""
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+            vars(self)["_made"][name] = layer
+
     def _now(self, name, value):
         """Returns what to record for an argument of the constructor: its value, or what its attribute was set to."""
         made, now = (each.get(name) for each in (vars(self).get("_made", {}), vars(self)))

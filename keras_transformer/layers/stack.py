@@ -274,7 +274,7 @@ class DecoderLayer(EncoderLayer):
         if self.cross_attention is None:
             rule = "A layer with `attention` needs `cross_attention` too, as it is called with a memory."
             check(self.num_heads is not None, rule, cross_attention=None)
-            self.cross_attention = self._attention("cross_attention")
+            self.keep_made(cross_attention=self._attention("cross_attention"))
         self.cross_attention_residual = self.make_residual("cross_attention_residual")
         ensure_built(self.cross_attention, x_shape, memory_shape)
         self.cross_attention_residual.build(x_shape)

@@ -53,6 +53,7 @@ OTHERS = {
     **dict.fromkeys(("attention", "cross_attention", "feed_forward", "num_heads", "d_ff"), ()),
     **dict.fromkeys(("num_layers", "num_classes", "target_vocab_size", "attention_axes"), ()),
     **dict.fromkeys(("encoder", "decoder", "axis", "quantization_config", "labels", "frozen"), ()),
+    **dict.fromkeys(("args", "checkpoint_files"), ()),
     **dict.fromkeys(("embeddings", "source", "target", "tokens", "output", "input_dim", "output_dim"), ()),
     **dict.fromkeys(("flash_attention", "attention_dropout", "activation_dropout"), ()),
     "image_size": ([12, 10],),

@@ -214,6 +214,16 @@ EACH_CASE = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.parametrize("case", ["decoder_layer", "decoder_pre_norm", "attention"])
+def test_building_changes_no_configuration(case):
+    """What a layer makes when it is built it makes again, in the same order."""
+    make_layer, make_inputs = CASES[case]
+    layer = make_layer()
+    before = layer.get_config()
+    layer(*make_inputs())
+    assert layer.get_config() == before
+
+
 @EACH_CASE
 def test_a_frozen_layer_stays_so_in_a_file_and_in_a_clone(case, tmp_path):
     make_layer, make_inputs = CASES[case]
