@@ -282,6 +282,9 @@ class BaseModel(Configured, keras.Model):
     def from_config(cls, config):
         model = super().from_config({name: config[name] for name in config if name != CHECKPOINT_FILES})
         if CHECKPOINT_FILES in config:
+            files = config[CHECKPOINT_FILES]
+            fits = isinstance(files, dict) and all(_is_content(*each) for each in files.items())
+            check(fits, "`checkpoint_files` must hold the files of a checkpoint.", checkpoint_files=files)
             # As an attribute that is set, Keras would track the dicts.
             vars(model)[CHECKPOINT_FILES] = config[CHECKPOINT_FILES]
         return model
@@ -292,6 +295,14 @@ class BaseModel(Configured, keras.Model):
         if not all(layer.built for layer in model.layers):
             model.build_added_layers()
         return model
+
+
+def _is_content(name, content):
+    """Returns whether a file of a checkpoint may have this content."""
+    if name == "modules.json":
+        return isinstance(content, list) and all(isinstance(each, dict) for each in content)
+    is_named = isinstance(content, dict) and isinstance(content.get("model_type", ""), str)
+    return isinstance(content, str) if name.endswith(".jinja") else is_named
 
 
 def _named_specs(inputs):

@@ -375,6 +375,10 @@ def test_kept_files_must_fit_the_model_and_stay_in_the_folder(written, tmp_path,
     with pytest.raises(ValueError, match=r"A path of `files` must be a name.*Received: path='\.\./model"):
         to_huggingface(model, tmp_path / "new")
     vars(model)["checkpoint_files"] = {}
+    config = model.get_config()
+    for files in (5, {"config.json": {"model_type": []}}, {"modules.json": [1]}, {"a.jinja": {}}):
+        with pytest.raises(ValueError, match="`checkpoint_files` must hold the files of a checkpoint"):
+            type(model).from_config({**config, "checkpoint_files": files})
 
 
 @pytest.mark.parametrize("rope", [None, LLAMA3, {"rope_type": "linear", "factor": 3.0}])
