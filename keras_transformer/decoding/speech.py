@@ -26,6 +26,15 @@ class SuppressFirstTokens(SuppressTokens):
 
     Raises:
         ValueError: If there is no id, or a number is negative.
+
+    The likeliest first token is here 2, and the next one 4:
+
+    >>> from keras_transformer.decoding import Greedy, Search, decode
+    >>> def step(tokens, cache, index):
+    ...     return ops.one_hot(tokens + 1, 6) + 0.5 * ops.one_hot(tokens + 3, 6), cache
+    >>> rules = [SuppressFirstTokens([2])]
+    >>> decode(step, (), Greedy(), [1], Search(limits=2), constraints=rules).tokens.numpy().tolist()
+    [[[4, 5]]]
     """
 
     begin: Any = 0
@@ -62,6 +71,15 @@ class TimestampRules(Constraint):
 
     Raises:
         ValueError: If a number is negative, or `eos_id` is a timestamp.
+
+    The likeliest token is here always 2, and 4 is the time 0:
+
+    >>> from keras_transformer.decoding import Greedy, Search, decode
+    >>> def step(tokens, cache, index):
+    ...     return 9.0 * ops.one_hot(0 * tokens + 2, 8), cache
+    >>> rules = [TimestampRules(first_id=4, eos_id=3)]
+    >>> decode(step, (), Greedy(), [1], Search(limits=4), constraints=rules).tokens.numpy().tolist()
+    [[[4, 2, 2, 2]]]
     """
 
     first_id: int
@@ -138,6 +156,10 @@ class SpeechIds(Fields):
         previous_id: The id that begins the text before a prompt, or None.
         alignment_heads: The heads of attention that follow the audio: pairs of a layer of the decoder and a head, a
             tuple.
+
+    >>> ids = SpeechIds({"en": 7, "ko": 8}, {"transcribe": 9, "translate": 10}, language="ko", no_timestamps_id=11)
+    >>> ids.prompt(task="translate"), ids.first_timestamp_id
+    ([8, 10, 11], 12)
     """
 
     languages: dict = dataclasses.field(default_factory=dict)

@@ -97,6 +97,11 @@ def transcriber_options(folder):
 
     Raises:
         ValueError: If a file is missing or damaged, or asks for something that the library does not do.
+
+    Example::
+
+        model, (tokenizer,) = from_huggingface(folder), tokenizers_from_huggingface(folder)
+        transcriber = Transcriber(model, tokenizer, **transcriber_options(folder))
     """
     spectrogram = spectrogram_of(read_config(folder, PREPROCESSOR_CONFIG), PREPROCESSOR_CONFIG)
     return {"ids": speech_ids_from_huggingface(folder), "spectrogram": spectrogram}

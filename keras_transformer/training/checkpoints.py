@@ -174,6 +174,15 @@ def load_checkpoint(path):
 
     Raises:
         ValueError: If the file is missing or damaged, or needs code that is not registered.
+
+    >>> import tempfile
+    >>> model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+    >>> model.compile("adam", "mse")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = model.fit(np.ones((2, 5)), np.ones((2, 3)), verbose=0, callbacks=[Checkpoint(folder)])
+    ...     resumed = load_checkpoint(checkpoints(folder)[0].path)
+    >>> int(resumed.optimizer.iterations)
+    1
     """
     adapted = Path(path).is_file() and holds_state(path)
     model = load_model(path, compile=not adapted)

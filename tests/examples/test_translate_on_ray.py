@@ -25,7 +25,7 @@ def source(pairs, tmp_path):
     path = tmp_path / "source"
     sentences = [korean for korean, _ in pairs]
     lines = ["", *(sentences[i % len(sentences)] for i in range(PARTS * LINES - 3))]
-    path.write_bytes("\n".join(lines).encode() + b"\r\n\xff\xfe\0")
+    path.write_bytes("\n".join(lines).encode() + b"\r\n\xfd\xfe\0")
     return path
 
 

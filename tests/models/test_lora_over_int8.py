@@ -107,6 +107,7 @@ def test_layers_keep_the_compute_dtype(policy):
 @needs_bfloat16
 @pytest.mark.parametrize("jit_compile", compilations())
 def test_int8_below_float32_writes_in_every_compilation(jit_compile):
+    keras.utils.set_random_seed(0)  # else it may write the id of padding, which `score` leaves out
     model = quantized(language_model("mixed_bfloat16"))
     found = model.generate(IDS, max_length=3, jit_compile=jit_compile)
     assert found.tokens.shape == (2, 1, 3)
