@@ -395,27 +395,32 @@ def write_adapters(folder, **arrays):
     "arrays",
     [
         {},
-        {"rank": np.array([2])},
-        {"rank": np.array(10**9)},
-        {"rank": np.array(200)},
-        {"rank": np.array(2)},
-        {"rank": np.array(2), **{str(i): np.array([["a", "b"]] * 3) for i in range(9)}},
-        {"rank": np.array(1.5)},
-        {"rank": np.array("2")},
-        {"rank": np.array(True)},
+        {"ranks": np.array(2)},
+        {"ranks": np.array([2])},
+        {"ranks": np.array([10**9]), "alphas": np.ones(1)},
+        {"ranks": np.array([200]), "alphas": np.ones(1)},
+        {"ranks": np.array([-1]), "alphas": np.ones(1)},
+        {"ranks": np.array([2]), "alphas": np.array([np.inf])},
+        {"ranks": np.array([2]), "alphas": np.ones(1)},
+        {"ranks": np.array([2]), "alphas": np.ones(1), "trainable": np.ones(3, bool)},
+        {"ranks": np.array([2]), "alphas": np.ones(1), "trainable": np.ones(4, bool)},
+        {"ranks": np.array([1.5]), "alphas": np.ones(1)},
+        {"ranks": np.array(["2"]), "alphas": np.ones(1)},
+        {"ranks": np.array([2]), "alphas": np.array(["2"])},
+        {"ranks": np.array([True]), "alphas": np.ones(1)},
     ],
 )
 def test_adapters_without_their_arrays_are_refused(arrays, tmp_path):
     path = write_adapters(tmp_path, **arrays)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    with pytest.raises(ValueError, match=r"a\.keras (must hold|must be an integer from 1 to)"):
+    with pytest.raises(ValueError, match=r"a\.keras must (hold|say of each)"):
         restore_state(model, path)
     with pytest.raises(ValueError, match=r"a\.keras must hold metrics\.npz"):
         SavedState(path, 1, 1).restore_metrics(model)
 
 
 def test_adapters_of_a_model_without_a_dense_layer_are_refused(tmp_path):
-    path = write_adapters(tmp_path, rank=np.array(2))
+    path = write_adapters(tmp_path, ranks=np.array([2]), alphas=np.ones(1))
     with pytest.raises(ValueError, match=r"a\.keras must hold"):
         restore_state(keras.Sequential([keras.Input((3,)), keras.layers.ReLU()]), path)
 

@@ -9,7 +9,14 @@ from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.packing import PackedTexts
 
 # The roles of ShareGPT's files.
-ROLES = {"human": "user", "gpt": "assistant"}
+ROLES = {"human": "user", "gpt": "assistant", "system": "system", "tool": "tool"}
+ROLES |= {
+    "user": "user",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+}
 
 
 class Chats(PackedTexts):
@@ -54,7 +61,7 @@ class Chats(PackedTexts):
         pairs = template.tokenize(conversations, tokenizer, **(variables or {}))
         self.cut, documents, learned = 0, [], []
         for ids, answers in pairs:
-            # A row has no room for the first id, which is no target.
+            # The inputs are all ids but the last one, the targets all but the first one.
             fitting = [end for _, end in answers if end <= length + 1]
             if too_long == "turns" and len(ids) > length + 1 and fitting:
                 ids, self.cut = ids[: fitting[-1]], self.cut + 1
@@ -119,6 +126,13 @@ def _chat(line, place):
     for message in messages:
         fits = isinstance(message, dict) and isinstance(message.get(role), str) and content in message
         check(fits, rule, message=message)
+        known = key == "messages" or message[role] in ROLES
+        check(known, f"{place}: `from` must be one of {sorted(ROLES)}.", **{"from": message[role]})
+        rule = f"{place}: `weight` must be left out: each answer of a chat is learned."
+        check(message.get("weight") in (None, 1), rule, weight=message.get("weight"))
     if key == "messages":
         return messages
-    return [{"role": ROLES.get(each["from"], each["from"]), "content": each["value"]} for each in messages]
+    return [
+        {"role": ROLES[each.pop("from")], "content": each.pop("value"), **each}
+        for each in map(dict, messages)
+    ]

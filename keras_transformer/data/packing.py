@@ -200,7 +200,9 @@ def _with_ends(ids, learned, bos_id, eos_id):
         raise ValueError(f"`documents` must hold lists of ids. Received: {ids!r:.200}.")
     learned = np.ones(len(ids), bool) if learned is None else np.asarray(learned)
     rule = "`learned` must hold a bool for each id of a text."
-    check(learned.dtype == bool and learned.shape == ids.shape, rule, learned=learned, ids=ids)
+    check(
+        (learned.dtype == bool or not ids.size) and learned.shape == ids.shape, rule, learned=learned, ids=ids
+    )
     bos, eos = ([] if end is None else [end] for end in (bos_id, eos_id))
     every = np.concatenate([[True] * len(bos), learned, [True] * len(eos)])
     return np.stack([np.concatenate([bos, ids, eos]), every]).astype("int32")

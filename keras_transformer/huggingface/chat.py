@@ -47,6 +47,8 @@ class ChatTemplate:
     def __init__(self, source, tokens=None, special=(), lowercased=()):
         special = tuple(special)
         check(all(isinstance(each, str) for each in special), "`special` must hold str.", special=special)
+        rule = "`source` must not contain the characters U+FDD0 and U+FDD1, which mark answers."
+        check(not any(mark in source for mark in ANSWER), rule, source=source)
         self.source, self.tokens = source, dict(tokens or {})
         self.special, self.lowercased = tuple(filter(None, special)), frozenset(lowercased)
         self._template = compiled(source)
@@ -177,6 +179,8 @@ class ChatTemplate:
             ValueError: If a text of a chat makes a special token, the tokenizer does not read those of the template,
                 or the template changes earlier messages and has no tag. The error names the chat by its number.
         """
+        for name in ("messages", "add_generation_prompt"):
+            check(name not in variables, f"`variables` must not have `{name}`.", variables=sorted(variables))
         tokenizer, bos = self.with_special_tokens(tokenizer), self.tokens.get("bos_token") or ""
         rendered = []
         for number, chat in enumerate(chats):

@@ -99,6 +99,7 @@ def write_files(folder, files, config, defaults=MappingProxyType({})):
         check(len(parts) < 3 and all(map(untrusted.is_name, parts)) and not path.exists(), rule, path=name)
         path.parent.mkdir(exist_ok=True)
         if name == GENERATION_CONFIG:
+            check(isinstance(content, dict), f"`files` must hold a dict for {name}.", content=content)
             content = {**content, **_changed_ids(content, known, config)}
         if isinstance(content, str):
             path.write_text(content, encoding="utf-8", newline="")

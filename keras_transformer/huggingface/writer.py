@@ -4,7 +4,7 @@ from pathlib import Path
 
 from keras_transformer.checks import check, check_positive
 from keras_transformer.files import replaced
-from keras_transformer.huggingface.checkpoint_files import write_files
+from keras_transformer.huggingface.checkpoint_files import TOKENIZER_KEYS, write_files
 from keras_transformer.huggingface.families import FAMILIES
 from keras_transformer.huggingface.files import CONFIG, read_json, write_config, write_json, write_tensors
 from keras_transformer.huggingface.sentence_embeddings import dense_tensors, still_true
@@ -132,7 +132,8 @@ def _write_tokenizers(family, tokenizers, folder, model):
             f"Received: tokenizers={tokenizers!r:.200}."
         )
     family.tokenizer.write(tokenizers, folder, model)
-    options = getattr(model, "checkpoint_files", {}).get(TOKENIZER_CONFIG, {})
+    kept = getattr(model, "checkpoint_files", {}).get(TOKENIZER_CONFIG, {})
+    options = {key: kept[key] for key in (*TOKENIZER_KEYS, "add_bos_token") if key in kept}
     write_json(folder / TOKENIZER_CONFIG, {**read_json(folder / TOKENIZER_CONFIG), **options})
     read_back = family.tokenizer.read(folder)
     check_read_back([tokenizers[0], tokenizers[-1]][: len(read_back)], read_back)

@@ -1,6 +1,7 @@
 """What all models of the library share."""
 
 import functools
+import re
 import warnings
 from types import MappingProxyType
 
@@ -18,6 +19,10 @@ from keras_transformer.optimizers import unwrapped
 # The key by which the configuration of `compile` says that the model had low-rank adapters.
 ADAPTED = "adapted"
 CHECKPOINT_FILES = "checkpoint_files"
+KEPT_FILES = re.compile(
+    r"(generation_|preprocessor_|tokenizer_|sentence_bert_)?config\.json|config_sentence_transformers\.json|modules\.json"
+    r"|[^/]+/config\.json|chat_template\.jinja|additional_chat_templates/[^/]+\.jinja"
+)
 
 
 class BaseModel(Configured, keras.Model):
@@ -298,10 +303,14 @@ class BaseModel(Configured, keras.Model):
 
 
 def _is_content(name, content):
-    """Returns whether a file of a checkpoint may have this content."""
+    """Returns whether `from_huggingface` may keep a file of this name, and with this content."""
+    if not KEPT_FILES.fullmatch(name):
+        return False
     if name == "modules.json":
         return isinstance(content, list) and all(isinstance(each, dict) for each in content)
+    # `auto_map` names code on the network.
     is_named = isinstance(content, dict) and isinstance(content.get("model_type", ""), str)
+    is_named = is_named and "auto_map" not in content
     return isinstance(content, str) if name.endswith(".jinja") else is_named
 
 

@@ -164,7 +164,7 @@ class Generation(KeepsFunctions):
             hypotheses = compiled(*rows, columns)
         else:
             parts = [compiled(*_rows_at(rows, group, self.pad_id), columns) for group in groups]
-            hypotheses = _joined(parts, groups, self.pad_id)
+            hypotheses = _joined(parts, groups, limits.of(source_len, prefix_len), self.pad_id)
         return hypotheses._replace(tokens=hypotheses.tokens[:, :, : limits.of(source_len, prefix_len)])
 
     def search(self, source, strategy, max_length=None, *, target_len=None, constraints=(), prefix=None):
@@ -342,9 +342,8 @@ def _rows_at(rows, group, pad_id):
     return {**inputs, "source": inputs["source"][:, :longest]}, tensors
 
 
-def _joined(parts, groups, pad_id):
-    """Puts the `Hypotheses` of groups of rows into the order of the batch."""
-    longest = max(each.tokens.shape[2] for each in parts)
+def _joined(parts, groups, longest, pad_id):
+    """Puts the `Hypotheses` of groups of rows into the order of the batch, with `longest` columns."""
     widened = [((0, 0), (0, 0), (0, longest - each.tokens.shape[2])) for each in parts]
     tokens = [
         ops.pad(each.tokens, more, constant_values=pad_id) for each, more in zip(parts, widened, strict=True)

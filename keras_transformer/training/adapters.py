@@ -78,7 +78,13 @@ def write_state(model, path):
     """
     values = {str(i): np.asarray(variable) for i, variable in enumerate(_state(model))}
     with zipfile.ZipFile(path, "a") as archive, archive.open(STATE, "w") as file:
-        np.savez(file, rank=adapter_rank(model), **values)
+        np.savez(
+            file,
+            ranks=np.array([layer.lora_rank or 0 for layer in _dense(model)], int),
+            alphas=np.array([layer.lora_alpha or 0 for layer in _dense(model)], float),
+            trainable=np.array([weight.trainable for weight in model.weights], bool),
+            **values,
+        )
 
 
 def holds_state(path):
@@ -102,14 +108,28 @@ def restore_state(model, path):
     config = read_json_entry(path, "config.json").get("compile_config")
     check(isinstance(config, dict), f"{path} must say how the model was compiled.", compile_config=config)
     with open_arrays(path, STATE) as values:
-        rank = read_array(values, "rank", path)
+        layers = _dense(model)
+        ranks, alphas = (read_array(values, name, path) for name in ("ranks", "alphas"))
         # The adapters of rank 1 have at least this many numbers of four bytes: a kernel (k, n) has k + n.
-        width = sum(2 * math.isqrt(math.prod(layer.kernel.shape)) for layer in _dense(model))
-        # A model may have no dense layer.
-        most = os.path.getsize(path) // (4 * max(width, 1))
-        is_rank = rank.shape == () and rank.dtype.kind in "iu" and 1 <= rank <= most
-        check(is_rank, f"The rank in {path} must be an integer from 1 to {most}, for its size.", rank=rank)
-        add_adapters(model, int(rank))
+        widths = np.array([2 * math.isqrt(math.prod(layer.kernel.shape)) for layer in layers], float)
+        fits = (
+            ranks.shape == alphas.shape == widths.shape
+            and ranks.dtype.kind in "iu"
+            and alphas.dtype.kind == "f"
+        )
+        most = os.path.getsize(path) // 4
+        fits = fits and np.all(ranks >= 0) and np.all(np.isfinite(alphas)) and np.sum(ranks * widths) <= most
+        rule = f"{path} must hold a rank and an alpha for each dense layer, with adapters of at most {most} numbers."
+        check(fits, rule, ranks=ranks.tolist())
+        for layer, rank, alpha in zip(layers, ranks.tolist(), alphas.tolist(), strict=True):
+            if rank:
+                layer.enable_lora(rank, lora_alpha=alpha)
+        trainable = read_array(values, "trainable", path)
+        rule = f"{path} must say of each weight whether it is trained."
+        fits = trainable.dtype == bool and trainable.shape == (len(model.weights),)
+        check(fits, rule, trainable=trainable.tolist())
+        for weight, is_trained in zip(model.weights, trainable.tolist(), strict=True):
+            weight.trainable = is_trained
         config.pop(ADAPTED, None)
         try:
             model.compile_from_config(config)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_transformer.checks import check_count, check_positive
+from keras_transformer.checks import check, check_count, check_positive
 from keras_transformer.files import replaced
 from keras_transformer.models.loading import load_model
 from keras_transformer.termination import Terminated
@@ -188,6 +188,8 @@ def load_checkpoint(path):
     model = load_model(path, compile=not adapted)
     if adapted:
         restore_state(model, path)
+    rule = f"{path} must be a file of `Checkpoint`, which keeps the optimizer and the adapters."
+    check(getattr(model, "optimizer", None) is not None, rule, model=model.name)
     return model
 
 

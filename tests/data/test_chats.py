@@ -78,7 +78,7 @@ def test_a_long_chat_ends_with_its_last_whole_answer():
 
 
 def test_both_forms_of_files_are_read(tmp_path):
-    turns = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
+    turns = [{"from": "human", "value": "a"}, {"from": "chatgpt", "value": "b"}]
     lines = [json.dumps({"messages": SHORT}), "", json.dumps({"conversations": turns, "id": 7})]
     path = tmp_path / "chats.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
@@ -93,6 +93,11 @@ def test_both_forms_of_files_are_read(tmp_path):
         ('{"messages": {}}', r"line 2: a line must be an object"),
         ('{"messages": [{"role": 1, "content": "a"}]}', r"line 2: a message must .* a text as `role`"),
         ('{"conversations": [{"from": "human"}]}', r"line 2: a message must .* with `value`"),
+        ('{"conversations": [{"from": "me", "value": "a"}]}', r"line 2: `from` must be one of"),
+        (
+            '{"messages": [{"role": "user", "content": "a", "weight": 0}]}',
+            r"line 2: `weight` must be left out",
+        ),
     ],
 )
 def test_a_line_that_is_no_chat_is_named(line, message, tmp_path):

@@ -376,7 +376,12 @@ def test_kept_files_must_fit_the_model_and_stay_in_the_folder(written, tmp_path,
         to_huggingface(model, tmp_path / "new")
     vars(model)["checkpoint_files"] = {}
     config = model.get_config()
-    for files in (5, {"config.json": {"model_type": []}}, {"modules.json": [1]}, {"a.jinja": {}}):
+    hostile = [
+        {"adapter_config.json": {}},
+        {"config.json": {"auto_map": {}}},
+        {"config.json": {"model_type": []}},
+    ]
+    for files in (5, *hostile, {"modules.json": [1]}, {"chat_template.jinja": {}}):
         with pytest.raises(ValueError, match="`checkpoint_files` must hold the files of a checkpoint"):
             type(model).from_config({**config, "checkpoint_files": files})
 

@@ -17,11 +17,16 @@ from keras_transformer.training import (
 )
 
 
-def adapted():
-    """A compiled language model with adapters of rank 2."""
+def adapted(everywhere=True):
+    """A compiled language model with adapters of rank 2; or of rank 3 on the values alone, and trained norms."""
     keras.utils.set_random_seed(3)
     model = LanguageModel(Embeddings(13, 4), Decoder([DecoderLayer(2, 5)]))
-    add_adapters(model, 2)
+    if everywhere:
+        add_adapters(model, 2)
+    else:
+        model.decoder.layers[0].self_attention.value_dense.enable_lora(3, lora_alpha=7)
+        for weight in model.trainable_weights:
+            weight.trainable = "lora" in weight.name or "gamma" in weight.name
     model.compile(AdamW(0.1), MaskedCrossentropy(), run_eagerly=True)
     return model
 
@@ -57,11 +62,13 @@ def test_models_and_ranks_without_adapters_are_refused(model, rank, rule):
         add_adapters(model, rank)
 
 
-def test_a_training_of_adapters_resumes_as_if_it_had_never_stopped(tmp_path):
-    whole = trained(adapted(), tmp_path / "whole", epochs=2)
-    trained(adapted(), tmp_path / "parts", epochs=1)
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_a_training_of_adapters_resumes_as_if_it_had_never_stopped(everywhere, tmp_path):
+    whole = trained(adapted(everywhere), tmp_path / "whole", epochs=2)
+    trained(adapted(everywhere), tmp_path / "parts", epochs=1)
     loaded = load_checkpoint(checkpoints(tmp_path / "parts")[0].path)
-    assert len(loaded.trainable_weights) == len(adapted().trainable_weights)
+    paths = [[weight.name for weight in each.trainable_weights] for each in (loaded, whole)]
+    assert paths[0] == paths[1]
     resumed = trained(loaded, tmp_path / "parts", epochs=2, initial_epoch=1)
     np.testing.assert_equal(resumed.get_weights(), whole.get_weights())
 
@@ -75,6 +82,8 @@ def test_a_saved_model_of_adapters_has_merged_kernels_and_no_optimizer(tmp_path)
         merged = keras.models.load_model(tmp_path / "merged.keras")
     with pytest.raises(ValueError, match="call `compile` before `fit`"):
         trained(merged, tmp_path)
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="must be a file of `Checkpoint`"):
+        load_checkpoint(tmp_path / "merged.keras")
     ids = np.array([[5, 7, 11]])
     np.testing.assert_allclose(merged.predict(ids, verbose=0), model.predict(ids, verbose=0), atol=1e-5)
     same = average_weights([tmp_path / "merged.keras"] * 2).get_weights()
