@@ -8,14 +8,11 @@ from keras_transformer.checks import check, check_choice
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.packing import PackedTexts
 
-# The roles of ShareGPT's files.
-ROLES = {"human": "user", "gpt": "assistant", "system": "system", "tool": "tool"}
-ROLES |= {
-    "user": "user",
-    "assistant": "assistant",
-    "chatgpt": "assistant",
-    "bing": "assistant",
-    "bard": "assistant",
+# The roles of the speakers in ShareGPT's files.
+ROLES = {
+    **{name: name for name in ("system", "user", "assistant", "tool")},
+    "human": "user",
+    **dict.fromkeys(("gpt", "chatgpt", "bing", "bard"), "assistant"),
 }
 
 
@@ -122,9 +119,9 @@ def _chat(line, place):
     check(key is not None and isinstance(described[key], list), rule, line=line)
     role, content = names[key]
     messages = described[key]
-    rule = f"{place}: a message must be an object with a text as `{role}`, and with `{content}`."
     for message in messages:
         fits = isinstance(message, dict) and isinstance(message.get(role), str) and content in message
+        rule = f"{place}: a message must be an object with a text as `{role}`, and with `{content}`."
         check(fits, rule, message=message)
         known = key == "messages" or message[role] in ROLES
         check(known, f"{place}: `from` must be one of {sorted(ROLES)}.", **{"from": message[role]})

@@ -174,23 +174,19 @@ def embedder_files(model, pooling="mean", normalize=True, prompt="", max_source_
     """
     model.vector_width(pooling)
     denses = model.pooler if pooling == PROJECTED else None
+    dense_layers, units = (denses.layers, denses.units) if denses else ([], ())
     mode = {own: name for name, own in POOLINGS.items()}[pooling if denses is None else denses.pooling]
-    kinds = [
-        "Transformer",
-        "Pooling",
-        *["Dense"] * len(denses.units if denses else ()),
-        *["Normalize"] * normalize,
-    ]
+    kinds = ["Transformer", "Pooling", *["Dense"] * len(units), *["Normalize"] * normalize]
     paths = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds) if i)]
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (kind, path) in enumerate(zip(kinds, paths, strict=True))
     ]
-    widths = [model.d_model, *(denses.units if denses else ())]
+    widths = [model.d_model, *units]
     configs = [
         {"word_embedding_dimension": widths[0], **{key: name == mode for key, name in POOLING_KEYS.items()}}
     ]
-    for i, layer in enumerate(denses.layers if denses else ()):
+    for i, layer in enumerate(dense_layers):
         names = {get_activation(own): name for name, own in ACTIVATIONS.items()}
         rule = f"`activations` must be of {sorted(ACTIVATIONS.values())}."
         check(layer.activation in names, rule, activations=layer.activation)

@@ -269,13 +269,11 @@ def empty_cache(batch_size, num_heads, length, key_dim, value_dim, dtype):
 
 
 def cache_for(attention, batch_size, length):
-    """Returns an empty cache for `length` tokens of an attention.
+    """Returns an empty cache for `length` tokens of a `MultiHeadAttention`.
 
     Raises:
-        ValueError: If the attention has no cache, or the size of its heads is not known yet.
+        ValueError: If the size of its heads is not known yet.
     """
-    rule = "Decoding needs this library's `MultiHeadAttention`, which has a cache."
-    check(hasattr(attention, "num_key_value_heads"), rule, attention=attention)
     rule = "Build the layer, or give its attention a `key_dim`, before `empty_cache`."
     check(attention.key_dim is not None, rule, key_dim=None)
     heads, dims = attention.num_key_value_heads, (attention.key_dim, attention.value_dim)

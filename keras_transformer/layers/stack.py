@@ -287,6 +287,8 @@ class DecoderLayer(EncoderLayer):
 
     def empty_cache(self, batch_size, length):
         """Returns a cache for `length` target positions."""
+        rule = "Decoding needs this library's `MultiHeadAttention`, which has a cache."
+        check(isinstance(self.self_attention, MultiHeadAttention), rule, attention=self.self_attention)
         return cache_for(self.self_attention, batch_size, length)
 
     def call(

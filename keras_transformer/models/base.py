@@ -43,9 +43,6 @@ class BaseModel(Configured, keras.Model):
     # Formats of `export` that cannot hold the model, and the sentence that refuses them.
     refused_formats = MappingProxyType({})
 
-    # The `compile` that takes what `get_compile_config` gives.
-    own_compile = keras.Model.compile
-
     # Function: are the int8 weights unchanged since `predict` was traced?
     _unchanged = staticmethod(lambda: True)
 
@@ -214,13 +211,11 @@ class BaseModel(Configured, keras.Model):
                 stacklevel=2,
             )
             return
-        if type(self).compile is not type(self).own_compile:
-            # Keras warns of a subclass with another `compile`.
-            super().compile_from_config(config)
-            return
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.optimizer is not None:
-            self.optimizer.build(self.trainable_variables)
+        self.compile_as_saved(config)
+
+    def compile_as_saved(self, config):
+        """Compiles a loaded model of a configuration of `compile`."""
+        super().compile_from_config(config)
 
     def make_train_function(self, force=False):
         """Makes Keras's training function, after the optimizer's variables: else the step would be traced twice."""

@@ -131,7 +131,8 @@ class Generation(KeepsFunctions):
             strategy=strategy,
         )
         limits = self.limits(max_length, constraints)
-        longest = limits.longest(self._source_lengths(source))
+        lengths = self._source_lengths(source)
+        longest = limits.longest(lengths)
         prefix_len, inputs = 0, {"source": source}
         if prefix is not None:
             inputs["prefix"] = self._checked_prefix(prefix, batch_size, longest)
@@ -158,14 +159,13 @@ class Generation(KeepsFunctions):
             return self.search(strategy=strategy, max_length=longest, constraints=constraints, **inputs)
 
         compiled = self._compiled(search, jit_compile, "search", max_length is None, *objects)
-        rows, lengths = (inputs, tensors), self._source_lengths(source)
+        target_len = limits.of(source_len, prefix_len)
         groups = [] if jit_compile or lengths is None else groups_of_lengths(lengths, limits.of)
-        if len(groups) < 2:
-            hypotheses = compiled(*rows, columns)
-        else:
-            parts = [compiled(*_rows_at(rows, group, self.pad_id), columns) for group in groups]
-            hypotheses = _joined(parts, groups, limits.of(source_len, prefix_len), self.pad_id)
-        return hypotheses._replace(tokens=hypotheses.tokens[:, :, : limits.of(source_len, prefix_len)])
+        if len(groups) > 1:
+            rows = (_rows_at((inputs, tensors), group, lengths) for group in groups)
+            return _joined([compiled(*each, columns) for each in rows], groups, target_len, self.pad_id)
+        hypotheses = compiled(inputs, tensors, columns)
+        return hypotheses._replace(tokens=hypotheses.tokens[:, :, :target_len])
 
     def search(self, source, strategy, max_length=None, *, target_len=None, constraints=(), prefix=None):
         """Computes `generate` inside a graph: tensors in, tensors out.
@@ -333,22 +333,28 @@ class Generation(KeepsFunctions):
         return prefix[:, : max(1, int(lengths.max()))]
 
 
-def _rows_at(rows, group, pad_id):
-    """Returns some rows of the inputs and tensors of a search, without columns of the source that are padding alone."""
+def _rows_at(rows, group, lengths):
+    """Returns some rows of the inputs and tensors of a search, without columns of the source that are padding alone.
+
+    Args:
+        rows: The inputs and the tensors, two dicts.
+        group: int array, the numbers of the rows; the last one has the longest source.
+        lengths: int `(batch,)`, the number of tokens of each source.
+    """
     inputs, tensors = keras.tree.map_structure(
         lambda x: ops.take(x, group, axis=0) if len(x.shape) else x, rows
     )
-    longest = max(1, int(ops.max(lengths_of(inputs["source"], pad_id))))
-    return {**inputs, "source": inputs["source"][:, :longest]}, tensors
+    return {**inputs, "source": inputs["source"][:, : max(1, int(lengths[group[-1]]))]}, tensors
 
 
-def _joined(parts, groups, longest, pad_id):
-    """Puts the `Hypotheses` of groups of rows into the order of the batch, with `longest` columns."""
-    widened = [((0, 0), (0, 0), (0, longest - each.tokens.shape[2])) for each in parts]
-    tokens = [
-        ops.pad(each.tokens, more, constant_values=pad_id) for each, more in zip(parts, widened, strict=True)
-    ]
-    parts = [each._replace(tokens=own) for each, own in zip(parts, tokens, strict=True)]
+def _joined(parts, groups, target_len, pad_id):
+    """Puts the `Hypotheses` of groups of rows into the order of the batch, with `target_len` columns."""
+
+    def widened(tokens):
+        missing = target_len - tokens.shape[2]
+        return ops.pad(tokens, ((0, 0), (0, 0), (0, missing)), constant_values=pad_id)
+
+    parts = [each._replace(tokens=widened(each.tokens)) for each in parts]
     order = np.argsort(np.concatenate(groups))
     return Hypotheses(*(ops.take(ops.concatenate(x), order, axis=0) for x in zip(*parts, strict=True)))
 

@@ -1,5 +1,7 @@
 """R-Drop: training that makes the distributions of two dropouts alike."""
 
+import keras
+
 from keras_transformer.checks import check_range
 from keras_transformer.losses import mean_of_tokens, targets_and_weights, token_divergence
 
@@ -30,11 +32,15 @@ class RDrop:
         self.r_drop = r_drop
         super().compile(*args, **kwargs)
 
-    own_compile = compile
-
     def get_compile_config(self):
         config = super().get_compile_config()
         return {**config, "r_drop": self.r_drop} if config else config
+
+    def compile_as_saved(self, config):
+        """Compiles a loaded model; Keras leaves a class with its own `compile` uncompiled."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None:
+            self.optimizer.build(self.trainable_variables)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         loss = super().compute_loss(x, y, y_pred, sample_weight, training)

@@ -256,6 +256,9 @@ def test_the_decoder_and_the_stop_ids_are_checked():
     own = layers.DecoderLayer(attention=keras.layers.MultiHeadAttention(2, 4), d_ff=8)
     with pytest.raises(ValueError, match=r"Decoding needs this library's `MultiHeadAttention`"):
         LanguageModel(layers.Embeddings(VOCAB, 8), layers.Decoder([own])).generate(PROMPTS, max_length=2)
+    own = layers.DecoderLayer(attention=keras.layers.GroupQueryAttention(4, 2, 1), d_ff=8)
+    with pytest.raises(ValueError, match=r"Decoding needs this library's `MultiHeadAttention`"):
+        own.empty_cache(2, 3)
 
 
 @pytest.mark.slow

@@ -81,3 +81,21 @@ def test_a_saved_model_goes_on_with_it(tmp_path):
 def test_a_negative_weight_is_refused():
     with pytest.raises(ValueError, match=r"`r_drop` must be a number at least 0.*r_drop=-1"):
         model_of(0.1, -1)
+
+
+@keras.saving.register_keras_serializable("tests")
+class CountsCompilations(LanguageModel):
+    compilations = 0
+
+    def compile(self, *args, **kwargs):
+        self.compilations += 1
+        super().compile(*args, **kwargs)
+
+
+def test_a_subclass_with_its_own_compile_is_loaded_as_it_was_compiled(tmp_path):
+    model = CountsCompilations(Embeddings(11, 8), Decoder(1, num_heads=2, d_ff=16))
+    model.compile("sgd", MaskedCrossentropy(), r_drop=2.0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert (loaded.compilations, loaded.r_drop) == (1, 2.0)
+    assert isinstance(loaded.optimizer, keras.optimizers.SGD)
