@@ -120,11 +120,11 @@ def write_tensors(folder, tensors, max_shard_bytes):
         shards[-1].append(tensor)
         room -= _bytes(tensor)
     if len(shards) == 1:
-        _write_shard(folder / WEIGHTS, shards[0])
+        write_tensor_file(folder / WEIGHTS, shards[0])
         return
     names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
     for name, shard in zip(names, shards, strict=True):
-        _write_shard(folder / name, shard)
+        write_tensor_file(folder / name, shard)
     total = sum(_bytes(tensor) for shard in shards for tensor in shard)
     file_names = {tensor.name: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
     write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": file_names})
@@ -134,8 +134,8 @@ def _bytes(tensor):
     return BYTES_PER_FLOAT * tensor.size
 
 
-def _write_shard(path, tensors):
-    """Writes one file: the length of the header, the header, the values.
+def write_tensor_file(path, tensors):
+    """Writes one file of safetensors: the length of the header, the header, the values as float32.
 
     Only one tensor is in memory at a time. safetensors' own function would need all of them at once.
     """

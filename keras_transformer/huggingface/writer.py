@@ -4,6 +4,7 @@ from pathlib import Path
 
 from keras_transformer.checks import check, check_positive
 from keras_transformer.files import replaced
+from keras_transformer.huggingface.adapter_writer import write_adapter
 from keras_transformer.huggingface.checkpoint_files import TOKENIZER_KEYS, write_files
 from keras_transformer.huggingface.families import FAMILIES
 from keras_transformer.huggingface.files import CONFIG, read_json, write_config, write_json, write_tensors
@@ -14,7 +15,15 @@ from keras_transformer.keras_internals import sublayers
 
 
 def to_huggingface(
-    model, folder, max_shard_bytes=5 * 2**30, config=None, tokenizers=None, family=None, files=None
+    model,
+    folder,
+    max_shard_bytes=5 * 2**30,
+    config=None,
+    tokenizers=None,
+    family=None,
+    files=None,
+    *,
+    adapter=None,
 ):
     """Writes a checkpoint that Hugging Face transformers loads: float32, tensor by tensor.
 
@@ -37,9 +46,13 @@ def to_huggingface(
             the same models.
         files: A dict from a file's path in the folder to its content, a str or plain data, to be written in place of
             those of `model.checkpoint_files`; the content of None writes no file. `embedder_files` makes such a dict.
+        adapter: The folder or the name of the model before its training with LoRA. The folder then holds the adapters
+            alone, with the weights that are trained beside them, as PEFT loads them on that model. The model may be
+            quantized. None to write the whole model.
 
     Raises:
-        ValueError: If the folder exists; if `family` is unknown; if no family can describe the model; if the model is
+        ValueError: If the folder exists; if `adapter` is given for a model without adapters, or with `config` or
+            `files`; if `family` is unknown; if no family can describe the model; if the model is
             quantized; if `config` has a key that the model decides; if the family's files cannot hold `tokenizers`; or
             if a path of `files` is no name, or its Dense modules are not those of the model.
     """
@@ -47,6 +60,14 @@ def to_huggingface(
     folder = Path(folder)
     if folder.exists():
         raise ValueError(f"`folder` must not exist yet. Received: {folder}.")
+    if adapter is not None:
+        rule = "`config` and `files` describe a whole model: leave them out where `adapter` is given."
+        check(config is None and files is None, rule, config=config, files=files)
+        with replaced(folder) as temporary:
+            temporary.mkdir()
+            described, own_config = _described(model, family, tokenizers, temporary, may_be_quantized=True)
+            write_adapter(temporary, model, described, own_config, adapter)
+        return
     config = {} if config is None else config
     beside = {**still_true(model), **(files or {})}
     with replaced(folder) as temporary:
@@ -73,7 +94,7 @@ def to_huggingface(
             write_tensors(temporary / path, tensors, max_shard_bytes)
 
 
-def _described(model, model_type, tokenizers, folder):
+def _described(model, model_type, tokenizers, folder, may_be_quantized=False):
     """Finds the family of a model, and writes the tokenizers into a folder.
 
     Args:
@@ -81,12 +102,13 @@ def _described(model, model_type, tokenizers, folder):
         model_type: The family that is asked for, or None for any.
         tokenizers: A tuple of tokenizers, or None for none.
         folder: An empty folder, a `pathlib.Path`.
+        may_be_quantized: Whether a quantized model is described too.
 
     Returns:
         The `Family`, and the model's config.json.
     """
     quantized = [layer.path for layer in sublayers(model) if layer.quantization_mode]
-    if quantized:
+    if quantized and not may_be_quantized:
         raise ValueError(
             f"`model` must not be quantized. Received: {len(quantized)} quantized layers, such as {quantized[0]!r}."
         )

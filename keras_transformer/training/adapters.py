@@ -8,7 +8,7 @@ import zipfile
 import keras
 import numpy as np
 
-from keras_transformer.checks import check, check_positive, printable
+from keras_transformer.checks import check, check_positive, check_range, printable
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.models.base import ADAPTED
 from keras_transformer.untrusted import open_arrays, open_regular, read_array, read_json_entry
@@ -18,8 +18,8 @@ STATE = "adapters.npz"
 DENSE = (keras.layers.Dense, keras.layers.EinsumDense)
 
 
-def add_adapters(model, rank):
-    """Freezes all weights of a model, and gives each dense layer a low-rank adapter by Keras's `enable_lora`.
+def add_adapters(model, rank, targets=None, alpha=None):
+    """Freezes all weights of a model, and gives its dense layers low-rank adapters by Keras's `enable_lora`.
 
     Hu et al., 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1. Compile the model after this
     call. `save` adds the adapters to the kernels. To resume, save with `Checkpoint` and load with `load_checkpoint`.
@@ -27,25 +27,56 @@ def add_adapters(model, rank):
     Args:
         model: A built `keras.Model`, of this library or not.
         rank: The rank of the adapters, an int.
+        targets: Which dense layers get an adapter, a list; all when None. A str is the end of a layer's path, such as
+            "query" or "feed_forward/inner"; a layer is itself.
+        alpha: The product of a layer's two matrices counts `alpha / rank` times; `rank` when None. Rank-stabilised
+            adapters (Kalajdzievski, 2023) have `alpha * rank ** 0.5` here.
 
     Raises:
-        ValueError: If `rank` is not positive, or the model has no weights yet.
+        ValueError: If `rank` or `alpha` is not positive, the model has no weights yet, or a target is no dense layer of
+            the model.
 
-    >>> model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
-    >>> add_adapters(model, 2)
+    >>> model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3), keras.layers.Dense(3, name="last")])
+    >>> add_adapters(model, 2, targets=["last"])
     >>> [tuple(weight.shape) for weight in model.trainable_weights]
-    [(5, 2), (2, 3)]
+    [(3, 2), (2, 3)]
     """
     check_positive(rank=rank)
+    if alpha is not None:
+        check_range(0, above=True, alpha=alpha)
     check(
         model.built,
         "The model must be built: call it once, or pass its input shape to `build`.",
         model=model.name,
     )
+    layers = _dense(model)
+    for target in () if targets is None else targets:
+        names = sorted({layer.name for layer in layers})
+        rule = f"Each of `targets` must be the end of a dense layer's path, or the layer. Their names are {names}."
+        check(any(_is_target(layer, target) for layer in layers), rule, target=target)
     for weight in model.weights:
         weight.trainable = False
-    for layer in _dense(model):
-        layer.enable_lora(rank)
+    for layer in layers:
+        if targets is None or any(_is_target(layer, target) for target in targets):
+            layer.enable_lora(rank, lora_alpha=alpha)
+
+
+def _is_target(layer, target):
+    """Returns whether a layer is a target: itself, or the end of its path."""
+    return layer is target or (isinstance(target, str) and f"/{layer.path}".endswith(f"/{target}"))
+
+
+@contextlib.contextmanager
+def without_adapters(model):
+    """Takes the adapters off a model inside a `with`: its kernels are then those that it had before training."""
+    adapted = [layer for layer in _dense(model) if layer.lora_enabled]
+    for layer in adapted:
+        layer.lora_enabled = False
+    try:
+        yield adapted
+    finally:
+        for layer in adapted:
+            layer.lora_enabled = True
 
 
 def adapter_rank(model):

@@ -89,3 +89,27 @@ def test_a_saved_model_of_adapters_has_merged_kernels_and_no_optimizer(tmp_path)
     same = average_weights([tmp_path / "merged.keras"] * 2).get_weights()
     for one, other in zip(same, merged.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_adapters_of_some_layers_have_their_alpha():
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3), keras.layers.Dense(3, name="last")])
+    rows = np.random.default_rng(0).normal(size=(2, 5))
+    add_adapters(model, 2, targets=[model.layers[1]], alpha=6)
+    first = model.layers[0]
+    assert not first.lora_enabled and len(model.trainable_weights) == 2
+    before = keras.ops.convert_to_numpy(model(rows))
+    low, high = (np.random.default_rng(1).normal(size=each.shape) for each in model.trainable_weights)
+    for weight, value in zip(model.trainable_weights, (low, high), strict=True):
+        weight.assign(value)
+    expected = before + 3 * keras.ops.convert_to_numpy(first(rows)) @ low @ high
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(model(rows)), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options", [{"targets": ["query"]}, {"targets": [3]}, {"alpha": 0}, {"alpha": float("nan")}]
+)
+def test_targets_and_alphas_that_do_not_fit_are_refused(options):
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3, name="last")])
+    with pytest.raises(ValueError, match=next(iter(options)).removesuffix("s") + ".*"):
+        add_adapters(model, 2, **options)
+    assert len(model.trainable_weights) == 2

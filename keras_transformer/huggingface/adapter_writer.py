@@ -1,0 +1,139 @@
+"""Writing of adapters of LoRA as PEFT loads them: adapter_config.json and adapter_model.safetensors."""
+
+import collections
+
+import numpy as np
+from keras import ops
+
+from keras_transformer.checks import check
+from keras_transformer.huggingface.adapters import ADAPTER, ADAPTER_CONFIG, BEGINNING
+from keras_transformer.huggingface.files import write_json, write_tensor_file
+from keras_transformer.huggingface.tensors import Tensor, without_copies
+from keras_transformer.models import EncoderModel, LanguageModel
+from keras_transformer.training.adapters import without_adapters
+
+# PEFT's `task_type` by the end of a class of transformers.
+TASKS = {"ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS"}
+
+
+def write_adapter(folder, model, family, config, base):
+    """Writes the adapters of a model, and the weights that are trained beside them, into a folder.
+
+    Args:
+        folder: A `pathlib.Path` of a folder that exists.
+        model: The model.
+        family: Its `Family`.
+        config: The config.json of the model, a dict.
+        base: The folder or the name of the model before the training, which adapter_config.json names.
+
+    Raises:
+        ValueError: If the model has no adapters, or one that PEFT cannot have.
+    """
+    with without_adapters(model) as adapted:
+        check(adapted, "`model` must have adapters of LoRA where `adapter` is given.", model=model)
+        layers = {id(layer.kernel): layer for layer in adapted}
+        tensors = list(without_copies(family.make_tensors(model)))
+    parts = {tensor.name: [layers.pop(id(weight), None) for weight in tensor.weights] for tensor in tensors}
+    lost = [layer.path for layer in layers.values()]
+    check(not lost, f"Each adapter must belong to a tensor of a {family.model_type!r} model.", layers=lost)
+    trained = {
+        _module(tensor)
+        for tensor in tensors
+        if not any(parts[tensor.name])
+        and any(getattr(weight, "trainable", False) for weight in tensor.weights)
+    }
+    written, sizes, whole = [], {}, []
+    for tensor in tensors:
+        if any(parts[tensor.name]):
+            low, high, rank, alpha = _matrices(tensor, parts[tensor.name])
+            sizes[_module(tensor)] = rank, alpha
+            for name, value in (("lora_A", low), ("lora_B", high)):
+                axes = tuple(range(value.ndim))
+                written.append(
+                    Tensor(f"{BEGINNING}{_module(tensor)}.{name}.weight", value.shape, (value,), axes)
+                )
+        elif _module(tensor) in trained:
+            written.append(tensor._replace(name=BEGINNING + tensor.name))
+        if len(tensor.shape) == 2:
+            whole.append(_module(tensor))
+    (rank, alpha), _ = collections.Counter(sizes.values()).most_common(1)[0]
+    write_tensor_file(folder / ADAPTER, written)
+    write_json(
+        folder / ADAPTER_CONFIG,
+        {
+            "peft_type": "LORA",
+            "task_type": _task(model, config),
+            "base_model_name_or_path": str(base),
+            "r": rank,
+            "lora_alpha": alpha,
+            "rank_pattern": {name: own for name, (own, _) in sizes.items() if own != rank},
+            "alpha_pattern": {name: own for name, (_, own) in sizes.items() if own != alpha},
+            "target_modules": _shortest(sizes, whole),
+            "modules_to_save": sorted(trained) or None,
+            "fan_in_fan_out": any(any(parts[tensor.name]) and tensor.axes == (0, 1) for tensor in tensors),
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "inference_mode": True,
+        },
+    )
+
+
+def _module(tensor):
+    """Returns the name of the module of transformers that holds a tensor."""
+    return tensor.name.rpartition(".")[0]
+
+
+def _matrices(tensor, layers):
+    """Returns the matrices of an adapter as PEFT has them, its rank and its alpha.
+
+    A tensor that holds several kernels side by side gets one adapter: the ranks are those of all its layers together,
+    and each layer's outputs read their own.
+
+    Args:
+        tensor: The `Tensor` of the base model, a matrix.
+        layers: The layer with an adapter of each of its kernels, or None.
+
+    Returns:
+        `(rank, inputs)`, `(outputs, rank)`, an int, a float.
+    """
+    rule = "An adapter of PEFT belongs to a matrix: leave the layer out of the `targets` of `add_adapters`."
+    check(len(tensor.shape) == 2, rule, tensor=tensor.name, shape=tensor.shape)
+    lows, highs, scales = [], [], []
+    for layer, weight in zip(layers, tensor.weights, strict=True):
+        if layer is None:
+            lows.append(None)
+            highs.append(np.zeros((0, int(np.prod(weight.shape)) // tensor.shape[tensor.axes[0]]), "float32"))
+            continue
+        low, high = (ops.convert_to_numpy(each) for each in (layer.lora_kernel_a, layer.lora_kernel_b))
+        rule = "An adapter of PEFT has two matrices for a layer."
+        check(low.ndim == high.ndim == 2, rule, layer=layer.path, shapes=(low.shape, high.shape))
+        lows.append(low)
+        highs.append(high)
+        scales.append(layer.lora_alpha / layer.lora_rank)
+    widths = [high.shape[1] for high in highs]
+    rank = sum(high.shape[0] for high in highs)
+    joined, row, column, factors = np.zeros((rank, sum(widths)), "float32"), 0, 0, iter(scales)
+    for low, high, width in zip(lows, highs, widths, strict=True):
+        if low is not None:
+            joined[row : row + len(high), column : column + width] = high * (next(factors) / scales[0])
+            row += len(high)
+        column += width
+    low = np.concatenate([each.T for each in lows if each is not None])
+    return low, joined.T, rank, scales[0] * rank
+
+
+def _shortest(adapted, whole):
+    """Returns names of modules as `target_modules`: their last parts, where those name no other matrix."""
+    last = {name.rpartition(".")[2] for name in adapted}
+    others = {name for name in whole if name.rpartition(".")[2] in last} - adapted.keys()
+    return sorted(adapted if others else last)
+
+
+def _task(model, config):
+    """Returns PEFT's `task_type` of a model, or None for another one."""
+    if isinstance(model, LanguageModel):
+        return "CAUSAL_LM"
+    if not isinstance(model, EncoderModel):
+        return "SEQ_2_SEQ_LM" if config.get("is_encoder_decoder") else None
+    names = [name for each in config.get("architectures", ()) for name in TASKS if each.endswith(name)]
+    return TASKS[names[0]] if names else "FEATURE_EXTRACTION"
