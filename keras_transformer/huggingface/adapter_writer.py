@@ -12,8 +12,9 @@ from keras_transformer.huggingface.tensors import Tensor, without_copies
 from keras_transformer.models import EncoderModel, LanguageModel
 from keras_transformer.training.adapters import without_adapters
 
-# PEFT's `task_type` by the end of a class of transformers.
+# PEFT's `task_type` by the end of a class of transformers, and the modules that PEFT saves whole for these tasks.
 TASKS = {"ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS"}
+HEADS = ("classifier", "score")
 
 
 def write_adapter(folder, model, family, config, base):
@@ -36,13 +37,19 @@ def write_adapter(folder, model, family, config, base):
     parts = {tensor.name: [layers.pop(id(weight), None) for weight in tensor.weights] for tensor in tensors}
     lost = [layer.path for layer in layers.values()]
     check(not lost, f"Each adapter must belong to a tensor of a {family.model_type!r} model.", layers=lost)
+    task = _task(model, config)
+    heads = HEADS if task in TASKS.values() else ()
+    # These have the adapters in their values. The list keeps all of them, as `without_copies` compares their ids.
+    merged = list(without_copies(family.make_tensors(model))) if heads else []
+    whole = {tensor.name: tensor for tensor in merged if tensor.name.partition(".")[0] in heads}
+    tensors = [tensor for tensor in tensors if tensor.name not in whole]
     trained = {
         _module(tensor)
         for tensor in tensors
         if not any(parts[tensor.name])
         and any(getattr(weight, "trainable", False) for weight in tensor.weights)
     }
-    written, sizes, whole = [], {}, []
+    sizes, written = {}, [tensor._replace(name=BEGINNING + name) for name, tensor in whole.items()]
     for tensor in tensors:
         if any(parts[tensor.name]):
             low, high, rank, alpha = _matrices(tensor, parts[tensor.name])
@@ -54,22 +61,22 @@ def write_adapter(folder, model, family, config, base):
                 )
         elif _module(tensor) in trained:
             written.append(tensor._replace(name=BEGINNING + tensor.name))
-        if len(tensor.shape) == 2:
-            whole.append(_module(tensor))
+    rule = "`model` must have an adapter outside its head where `adapter` is given."
+    check(sizes, rule, heads=sorted(whole))
     (rank, alpha), _ = collections.Counter(sizes.values()).most_common(1)[0]
     write_tensor_file(folder / ADAPTER, written)
     write_json(
         folder / ADAPTER_CONFIG,
         {
             "peft_type": "LORA",
-            "task_type": _task(model, config),
+            "task_type": task,
             "base_model_name_or_path": str(base),
             "r": rank,
             "lora_alpha": alpha,
             "rank_pattern": {name: own for name, (own, _) in sizes.items() if own != rank},
             "alpha_pattern": {name: own for name, (_, own) in sizes.items() if own != alpha},
-            "target_modules": _shortest(sizes, whole),
-            "modules_to_save": sorted(trained) or None,
+            "target_modules": _shortest(sizes, {_module(each) for each in (*tensors, *whole.values())}),
+            "modules_to_save": sorted(trained | {name.partition(".")[0] for name in whole}) or None,
             "fan_in_fan_out": any(any(parts[tensor.name]) and tensor.axes == (0, 1) for tensor in tensors),
             "lora_dropout": 0.0,
             "bias": "none",
@@ -122,10 +129,10 @@ def _matrices(tensor, layers):
     return low, joined.T, rank, scales[0] * rank
 
 
-def _shortest(adapted, whole):
-    """Returns names of modules as `target_modules`: their last parts, where those name no other matrix."""
+def _shortest(adapted, modules):
+    """Returns names of modules as `target_modules`: their last parts, where those name no other module."""
     last = {name.rpartition(".")[2] for name in adapted}
-    others = {name for name in whole if name.rpartition(".")[2] in last} - adapted.keys()
+    others = {name for name in modules if name.rpartition(".")[2] in last} - adapted.keys()
     return sorted(adapted if others else last)
 
 
