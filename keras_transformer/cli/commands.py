@@ -1,39 +1,15 @@
-"""The commands of the command line. Each imports the libraries it needs when it runs."""
+"""The commands that use a model. Each imports the libraries it needs when it runs."""
 
-import dataclasses
 import logging
 import os
 import sys
 
-from keras_transformer.cli.exit_codes import DIVERGED, DONE, SOME_FAILED, TERMINATED
+from keras_transformer.cli.exit_codes import DONE, SOME_FAILED
 from keras_transformer.cli.logs import progress
 from keras_transformer.cli.search_options import SEARCH_OPTIONS, constraints_of, strategy_of
+from keras_transformer.cli.training_commands import options_among, read_pairs, terminated
 
 log = logging.getLogger(__name__)
-
-
-def options_among(options, *names):
-    """Returns the options with these names that the user gave or that have a default, a dict."""
-    return {name: value for name, value in vars(options).items() if name in names}
-
-
-def _read_pairs(options, prefix="", required=True):
-    """Reads the pairs from two files or one TSV; without files it returns None, or raises if they are required."""
-    from keras_transformer.data import read_parallel, read_tsv
-
-    source, target, pairs = (
-        getattr(options, f"{prefix}{name}", None) for name in ("source", "target", "pairs")
-    )
-    dashed = prefix.replace("_", "-")
-    if pairs and (source or target):
-        raise ValueError(f"Give --{dashed}pairs, or --{dashed}source and --{dashed}target, not both.")
-    if pairs:
-        return read_tsv(pairs)
-    if source and target:
-        return read_parallel(source, target)
-    if source or target or required:
-        raise ValueError(f"Give --{dashed}source and --{dashed}target, or --{dashed}pairs.")
-    return None
 
 
 def _load_servable(options, load):
@@ -62,60 +38,6 @@ def _check_options(servable, given):
                 f"--{name.replace('_', '-')} is only for models that write text. "
                 f"Received: a {type(servable).__name__}."
             )
-
-
-def train(options):
-    """Trains a model, or resumes its training."""
-    from keras_transformer import runs
-    from keras_transformer.execution.memory import keep_freed_memory
-
-    keep_freed_memory()
-    recipe = runs.Recipe(**options_among(options, *(field.name for field in dataclasses.fields(runs.Recipe))))
-    pairs, val_pairs = _read_pairs(options), _read_pairs(options, "val_", required=False)
-    try:
-        runs.train(recipe, pairs, options.output, val_pairs, say=progress.info)
-    except runs.Terminated as end:
-        return _terminated(end)
-    except runs.Diverged as error:
-        progress.error("%s", error)
-        return DIVERGED
-    print(options.output)
-    return DONE
-
-
-def _terminated(end):
-    progress.info(f"keras-transformer: {end}. The same command continues.")
-    return TERMINATED
-
-
-def average(options):
-    """Gives a run's translator the mean weights of its newest epochs."""
-    from keras_transformer import runs
-
-    runs.average(options.run, getattr(options, "last", None), say=progress.info)
-
-
-def ensemble(options):
-    """Joins several translators into one."""
-    from keras_transformer.files import check_local
-    from keras_transformer.runs.folder import RunFolder
-    from keras_transformer.serving import Translator
-
-    check_local(options.output)
-    if len(options.runs) < 2:
-        raise ValueError(f"Give at least two folders. Received: {options.runs[0]}.")
-    # Refused before the models are loaded, which takes longer.
-    if os.path.lexists(options.output):
-        raise ValueError(f"`output` must not exist yet. Received: output={options.output!r}.")
-    translators = [Translator.load(folder) for folder in options.runs]
-    pairs = [RunFolder(folder).pairs for folder in options.runs]
-    if len({str(each) for each in pairs if each is not None}) > 1:
-        log.warning(
-            "the runs were trained with different pairs. An ensemble translates well only if its models translate "
-            "the same language into the same language."
-        )
-    Translator.ensemble(translators).save(options.output)
-    print(options.output)
 
 
 def translate(options):
@@ -147,7 +69,7 @@ def translate(options):
             print(options.output)
             code = SOME_FAILED if report.failed else DONE
     except Terminated as end:
-        code = _terminated(end)
+        code = terminated(end)
     if terms:
         progress.info(translator.terms_in_texts)
     return code
@@ -273,7 +195,7 @@ def evaluate(options):
 
     # Refused before the long work of translating.
     check_tokenize(options.tokenize)
-    sources, references = zip(*_read_pairs(options), strict=True)
+    sources, references = zip(*read_pairs(options), strict=True)
     translator = _load_servable(options, Translator.load)
     empty = sum(
         not (source.strip() and target.strip()) for source, target in zip(sources, references, strict=True)

@@ -9,17 +9,13 @@ from keras_transformer.decoding import ExcludeTokens
 from keras_transformer.huggingface import (
     DECODERS,
     ENCODER_DECODERS,
-    FAMILIES,
     SPEECH,
-    chat_template_from_huggingface,
     embedder_files,
     embedder_options,
-    from_huggingface,
     is_sentence_embedder,
     preprocessing_from_huggingface,
     search_options,
     to_huggingface,
-    tokenizers_from_huggingface,
     transcriber_options,
     translator_options,
     with_dense_modules,
@@ -27,21 +23,19 @@ from keras_transformer.huggingface import (
 from keras_transformer.huggingface.adapters import ADAPTER_CONFIG, joined
 from keras_transformer.huggingface.checkpoint import Checkpoint
 from keras_transformer.huggingface.configs import label_keys, labels_of
-from keras_transformer.huggingface.files import CONFIG, read_config
+from keras_transformer.huggingface.files import CONFIG
 from keras_transformer.huggingface.images import PREPROCESSOR_CONFIG
+from keras_transformer.huggingface.reading import READERS, read_encoder, read_language_model
 from keras_transformer.huggingface.sentence_embeddings import MODULES
-from keras_transformer.huggingface.tokenizers.kinds import starts_with_bos, tokenizer_limit, with_ends
+from keras_transformer.huggingface.tokenizers.kinds import tokenizer_limit
 from keras_transformer.models import EncoderModel, Transformer, VisionTransformer
 from keras_transformer.serving import Embedder, ImageClassifier, TextGenerator, load, servable_of
-from keras_transformer.text import SentencePieceTokenizer, WordPieceTokenizer
-from keras_transformer.text.word_piece import SPECIAL
 
 log = logging.getLogger(__name__)
 
 # Number of tokens of a source.
 DEFAULT_LENGTH = 256
 EMBEDDER_OPTIONS = ("pooling", "normalize", "prompt", "max_source_length")
-READERS = (from_huggingface, tokenizers_from_huggingface)
 
 
 def convert(
@@ -162,7 +156,7 @@ def _read_huggingface(source, pairs, languages, chat, kwargs, readers=READERS):
     if (encodes or model_type not in DECODERS) and chat:
         raise ValueError(f"A {model_type!r} model does not chat. Received: chat={chat!r}.")
     if encodes:
-        model, tokenizer = _read_encoder(source, kwargs, readers)
+        model, tokenizer = read_encoder(source, readers, **kwargs)
         if not is_sentence_embedder(source):
             return servable_of(model, (tokenizer,), pairs=pairs)
         options, longest = embedder_options(source), model.embeddings.max_length
@@ -191,24 +185,13 @@ def _read_huggingface(source, pairs, languages, chat, kwargs, readers=READERS):
         options["max_source_length"] = DEFAULT_LENGTH if longest is None else min(DEFAULT_LENGTH, longest)
         return servable_of(model, tokenizers, pairs=pairs, **options)
     if model_type in DECODERS:
-        tokenizers = tokenizers_from_huggingface(source)
-        kind, bos_id = FAMILIES[model_type].tokenizer, tokenizers[0].bos_id
-        options = {"starts_with_bos": starts_with_bos(source, kind, bos_id)}
-        if chat:
-            template = chat_template_from_huggingface(source)
-            options["starts_with_bos"] = template.starts_with_bos
-            tokenizers = (template.with_special_tokens(tokenizers[0]),)
-        # Of several ids of an end, the tokenizer's is that of a text. config.json seldom names the id for padding.
-        eos_id = tokenizers[0].eos_id
-        ids = {"eos_id": eos_id} if eos_id in checkpoint.stop_ids else {}
-        if tokenizers[0].pad_id is not None:
-            ids["pad_id"] = tokenizers[0].pad_id
-        model = from_huggingface(source, **{**ids, **kwargs})
+        model, tokenizer, starts, _ = read_language_model(source, readers, chat=chat, **kwargs)
+        options = {"starts_with_bos": starts}
         options |= search_options(source, model)
         if options["max_length"] is not None and model.max_positions is not None:
             room = model.max_positions + 1 - options["max_length"]
             options["max_source_length"] = max(1, min(DEFAULT_LENGTH, room))
-        return servable_of(model, tokenizers, pairs=pairs, **options)
+        return servable_of(model, (tokenizer,), pairs=pairs, **options)
     if model_type in SPEECH:
         model, tokenizers = from_huggingface(source, **kwargs), tokenizers_from_huggingface(source)
         return servable_of(model, tokenizers, pairs=pairs, **transcriber_options(source))
@@ -218,19 +201,3 @@ def _read_huggingface(source, pairs, languages, chat, kwargs, readers=READERS):
     if (source / PREPROCESSOR_CONFIG).is_file():
         options["preprocessing"] = preprocessing_from_huggingface(source)
     return servable_of(from_huggingface(source, **kwargs), pairs=pairs, **options)
-
-
-def _read_encoder(source, kwargs, readers):
-    """Reads an `EncoderModel` and its tokenizer, whose special ids count: transformers reads no other ones."""
-    from_huggingface, tokenizers_from_huggingface = readers
-    (tokenizer,) = tokenizers_from_huggingface(source)
-    starts = True
-    if read_config(source)["model_type"] in DECODERS:
-        tokenizer, starts = with_ends(tokenizer, source)
-    ids = {"pad_id": tokenizer.pad_id, "cls_id": tokenizer.bos_id, "sep_id": tokenizer.eos_id}
-    ids["starts_with_cls"] = starts
-    if isinstance(tokenizer, WordPieceTokenizer) and tokenizer.special_tokens == SPECIAL:
-        ids["num_separators"] = 1
-    elif isinstance(tokenizer, SentencePieceTokenizer):
-        ids["num_separators"] = 2
-    return from_huggingface(source, **{**ids, **kwargs}), tokenizer

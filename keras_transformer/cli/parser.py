@@ -1,14 +1,19 @@
 """The parser of the command line: the options of each command."""
 
 import argparse
-import dataclasses
-import types
-import typing
 
-from keras_transformer.cli import answer_options, commands, logs, server_commands, server_options, show
+from keras_transformer.cli import (
+    answer_options,
+    commands,
+    logs,
+    server_commands,
+    server_options,
+    show,
+    training_commands,
+    training_options,
+)
 from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, CommandParser, InputPath
 from keras_transformer.cli.search_options import add_search_options
-from keras_transformer.runs import Recipe
 from keras_transformer.version import __version__
 
 
@@ -22,24 +27,33 @@ def make_parser():
     _add_command(
         subparsers,
         "train",
-        commands.train,
-        _fill_train,
+        training_commands.train,
+        training_options.fill_train,
         "Train a model on sentence pairs. The same command again resumes the training.",
         epilog="Files are UTF-8 with one sentence in each line, plain or .gz.",
     )
     _add_command(
         subparsers,
+        "tune",
+        training_commands.tune,
+        training_options.fill_tune,
+        "Tune the model of a Hugging Face folder: a language model on chats, an encoder on texts and their labels. "
+        "The same command again resumes the tuning.",
+        epilog="RUN/model is the tuned model, a Hugging Face folder too: `convert` makes of it what `export` reads.",
+    )
+    _add_command(
+        subparsers,
         "average",
-        commands.average,
-        _fill_average,
+        training_commands.average,
+        training_options.fill_average,
         "Give a run's translator the mean weights of its newest epochs. `train --average-last` sets how many epochs a "
         "run keeps.",
     )
     _add_command(
         subparsers,
         "ensemble",
-        commands.ensemble,
-        _fill_ensemble,
+        training_commands.ensemble,
+        training_options.fill_ensemble,
         "Join translators into one: the probability of each token is the mean of their probabilities.",
     )
     _add_command(
@@ -168,41 +182,6 @@ def _add_command(subparsers, name, function, fill, explanation, needs_tensorflow
     parser.set_defaults(command=function, parser=parser, needs_tensorflow=needs_tensorflow)
 
 
-def _fill_train(parser):
-    data = parser.add_argument_group("data", **NO_DEFAULT)
-    data.add_argument("--source", metavar="FILE", type=InputPath, help="source sentences")
-    data.add_argument("--target", metavar="FILE", type=InputPath, help="their translations, line by line")
-    data.add_argument(
-        "--pairs",
-        metavar="FILE.tsv",
-        type=InputPath,
-        help="instead of --source and --target: lines source<TAB>target",
-    )
-    data.add_argument("--val-source", metavar="FILE", type=InputPath, help="source sentences for validation")
-    data.add_argument("--val-target", metavar="FILE", type=InputPath, help="their translations, line by line")
-    data.add_argument(
-        "--val-pairs",
-        metavar="FILE.tsv",
-        type=InputPath,
-        help="instead of --val-source and --val-target: lines source<TAB>target",
-    )
-    parser.add_argument("--output", metavar="RUN", required=True, help="folder of the run", **OPTIONAL)
-    _add_fields(parser.add_argument_group("model and recipe"), Recipe)
-
-
-def _fill_average(parser):
-    parser.add_argument("run", metavar="RUN", type=InputPath, help="folder of a run")
-    parser.add_argument(
-        "--last", type=int, help="how many epochs (default: all that the run keeps)", **OPTIONAL
-    )
-
-
-def _fill_ensemble(parser):
-    about = "folders of runs, or of saved translators, at least two, with the same tokenizers"
-    parser.add_argument("runs", metavar="RUN", nargs="+", type=InputPath, help=about)
-    parser.add_argument("--output", metavar="FOLDER", required=True, help="new folder", **OPTIONAL)
-
-
 def _fill_generate(parser):
     answer_options.add_answer_options(parser)
     answer_options.add_max_length(parser)
@@ -318,33 +297,3 @@ def _fill_export(parser):
         metavar="N",
         help="with a beam: number of results of the signature `n_best`, at most the beam width",
     )
-
-
-def _add_fields(group, recipe_class):
-    """Adds one option for each field of a dataclass."""
-    types_of_fields = typing.get_type_hints(recipe_class)
-    for field in dataclasses.fields(recipe_class):
-        option = f"--{field.name.replace('_', '-')}"
-        explanation = field.metadata["help"]
-        kind = types_of_fields[field.name]
-        if kind is bool:
-            group.add_argument(option, action="store_true", help=explanation)
-            continue
-        if isinstance(kind, types.UnionType):
-            kind = next(each for each in kind.__args__ if each is not type(None))
-        if "otherwise" in field.metadata:
-            explanation += f" (default: {field.metadata['otherwise']})"
-        # With neither --option nor --no-option, a field of `bool | None` stays None.
-        if kind is bool:
-            group.add_argument(option, action=argparse.BooleanOptionalAction, help=explanation, **OPTIONAL)
-            continue
-        if field.default is None and "(" not in explanation:
-            explanation += " (default: the preset's)"
-        group.add_argument(
-            option,
-            type=InputPath if field.metadata.get("is_path") else kind,
-            default=field.default if field.default is not None else argparse.SUPPRESS,
-            choices=field.metadata.get("choices"),
-            metavar=None if "choices" in field.metadata else kind.__name__.upper(),
-            help=explanation,
-        )

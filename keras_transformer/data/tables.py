@@ -45,13 +45,15 @@ def read_table(path, *columns):
     return rows
 
 
-def hold_out(rows, share, seed=1):
+def hold_out(rows, share, seed=1, stratified=False):
     """Draws the rows that are held out. No text of the first column is on both sides.
 
     Args:
         rows: A list of tuples.
         share: The share of the texts to hold out, in (0, 1).
         seed: Seed of the draw.
+        stratified: Whether to draw this share of the texts of each label, which is the last column, and at least one
+            of each label with two texts or more. A text with several labels counts for its first one.
 
     Returns:
         Two lists: the rows to train on, and those held out.
@@ -64,8 +66,17 @@ def hold_out(rows, share, seed=1):
     set()
     """
     check_range(0, 1, above=True, share=share)
-    texts = sorted({row[0] for row in rows})
-    if len(texts) < 2:
-        raise ValueError(f"`rows` must have two or more texts. Received: {len(texts)}.")
-    held_out = set(random.Random(seed).sample(texts, max(1, round(share * len(texts)))))
+    label_of = {}
+    for row in rows:
+        label_of.setdefault(row[0], row[-1] if stratified else None)
+    if len(label_of) < 2:
+        raise ValueError(f"`rows` must have two or more texts. Received: {len(label_of)}.")
+    texts_of = {}
+    for text in sorted(label_of):
+        texts_of.setdefault(label_of[text], []).append(text)
+    generator, held_out = random.Random(seed), set()
+    for texts in texts_of.values():
+        held_out.update(generator.sample(texts, min(max(1, round(share * len(texts))), len(texts) - 1)))
+    if not held_out:
+        raise ValueError("`rows` must have two or more texts of a label. Received: one of each.")
     return [row for row in rows if row[0] not in held_out], [row for row in rows if row[0] in held_out]

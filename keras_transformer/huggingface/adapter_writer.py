@@ -9,8 +9,9 @@ from keras_transformer.checks import check
 from keras_transformer.huggingface.adapters import ADAPTER, ADAPTER_CONFIG, BEGINNING
 from keras_transformer.huggingface.files import write_json, write_tensor_file
 from keras_transformer.huggingface.tensors import Tensor, without_copies
+from keras_transformer.keras_internals import sublayers
 from keras_transformer.models import EncoderModel, LanguageModel
-from keras_transformer.training.adapters import without_adapters
+from keras_transformer.training.adapters import DENSE, without_adapters
 
 # PEFT's `task_type` by the end of a class of transformers, and the modules that PEFT saves whole for these tasks.
 TASKS = {"ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS"}
@@ -83,6 +84,27 @@ def write_adapter(folder, model, family, config, base):
             "inference_mode": True,
         },
     )
+
+
+def targets_of(model, family, names):
+    """Returns the `targets` of `add_adapters` for names of layers of this library or of modules of transformers.
+
+    Args:
+        model: The model, without adapters.
+        family: Its `Family`.
+        names: List of str, each the end of a layer's path or of a module's name, such as "query" or "q_proj".
+
+    Returns:
+        A list of layers and, where no module has the name, of str.
+    """
+    layers = {id(layer.kernel): layer for layer in sublayers(model) if isinstance(layer, DENSE)}
+    targets = []
+    for name in names:
+        modules = [each for each in family.make_tensors(model) if f".{_module(each)}".endswith(f".{name}")]
+        named = [layers[id(weight)] for each in modules for weight in each.weights if id(weight) in layers]
+        # "query" and "value" name modules of BERT and layers of every model.
+        targets += named or [name]
+    return targets
 
 
 def _module(tensor):

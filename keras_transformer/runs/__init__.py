@@ -6,11 +6,13 @@ _HOMES = {
     "Diverged": ".training",
     "Recipe": "recipe",
     "Terminated": ".termination",
+    "TuningRecipe": "tuning_recipe",
     "VocabularyChange": "vocabulary",
     "average": "averaging",
     "change_vocabulary": "vocabulary",
     "read_history": "results",
     "train": "training",
+    "tune": "tuning",
 }
 
 # The command `train --help` reads a recipe, which needs no Keras.

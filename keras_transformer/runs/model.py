@@ -79,11 +79,11 @@ def make_model(recipe, tokenizers, steps, initial=None):
     return model
 
 
-def check_compiled(path):
-    """Raises `ValueError` if a checkpoint names other optimizers, losses or metrics than those of `make_model`."""
+def check_compiled(path, classes=COMPILED):
+    """Raises `ValueError` if a checkpoint names optimizers, losses or metrics of other classes."""
     config = read_json_entry(path, "config.json").get("compile_config")
     check(isinstance(config, dict), f"{path} must say how the model was compiled.", compile_config=config)
-    known = [keras.saving.get_registered_name(each) for each in COMPILED]
+    known = [_name_of(each) for each in classes]
     rule = f"The optimizer, the loss and the metrics in {path} must be of the classes {known}."
     for name, value in config.items():
         fits = (
@@ -93,9 +93,17 @@ def check_compiled(path):
         )
         check(fits, rule, **{name: value})
     for each in _objects(config):
-        check(each.get("registered_name") in known, rule, **each)
+        name = each.get("registered_name") or f"{each.get('module')}>{each['class_name']}"
+        check(name in known, rule, **each)
     steps = config.get("steps_per_execution", 1)
     check(steps == 1, f"`steps_per_execution` in {path} must be 1.", steps_per_execution=steps)
+
+
+def _name_of(cls):
+    """Returns the name of a class in a file: the registered one, or the module and the name of a class of Keras."""
+    module = "keras.metrics" if issubclass(cls, keras.metrics.Metric) else "keras.losses"
+    name = keras.saving.get_registered_name(cls)
+    return name if ">" in name else f"{module}>{name}"
 
 
 def _objects(value):

@@ -12,8 +12,24 @@ RATES = ("dropout", "attention_dropout", "activation_dropout")
 MODEL = ("num_layers", "d_model", "num_heads", "d_ff", *RATES, "activation", "normalize_first", "norm")
 
 
-def _option(default, explanation, **metadata):
+def option(default, explanation, **metadata):
+    """Returns the field of a recipe, with the sentence that `--help` and the docstring have."""
     return dataclasses.field(default=default, metadata={"help": explanation, **metadata})
+
+
+def check_choices(recipe):
+    """Raises `ValueError` for a field that has none of its choices."""
+    for field in dataclasses.fields(recipe):
+        choices, value = field.metadata.get("choices"), getattr(recipe, field.name)
+        if choices and value is not None and value not in choices:
+            raise ValueError(f"`{field.name}` must be one of {choices}. Received: {field.name}={value!r}.")
+
+
+def arguments_of_fields(recipe_class):
+    """Returns the docstring of a recipe with the list of its arguments, so that it and `--help` have one source."""
+    fields = dataclasses.fields(recipe_class)
+    listed = "".join(f"        {field.name}: {field.metadata['help']}.\n" for field in fields)
+    return f"{recipe_class.__doc__.rstrip()}\n\n    Args:\n{listed}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,56 +48,56 @@ class Recipe:
         ValueError: If a value is out of its range, or two fields contradict each other.
     """
 
-    preset: str | None = _option(
+    preset: str | None = option(
         None,
         "model size; the sizes below override single values of it",
         otherwise="tiny",
         choices=("tiny", "base", "big"),
     )
-    num_layers: int | None = _option(None, "number of encoder layers, and of decoder layers")
-    d_model: int | None = _option(None, "width of the model")
-    num_heads: int | None = _option(None, "number of attention heads")
-    d_ff: int | None = _option(None, "inner width of the feed-forward networks")
-    dropout: float | None = _option(None, "dropout rate in training, in [0, 1)")
-    attention_dropout: float | None = _option(
+    num_layers: int | None = option(None, "number of encoder layers, and of decoder layers")
+    d_model: int | None = option(None, "width of the model")
+    num_heads: int | None = option(None, "number of attention heads")
+    d_ff: int | None = option(None, "inner width of the feed-forward networks")
+    dropout: float | None = option(None, "dropout rate in training, in [0, 1)")
+    attention_dropout: float | None = option(
         None, "dropout rate of the attention weights in training, in [0, 1)", otherwise=0.0
     )
-    activation_dropout: float | None = _option(
+    activation_dropout: float | None = option(
         None, "dropout rate inside the feed-forward networks in training, in [0, 1)", otherwise=0.0
     )
-    activation: str | None = _option(None, "activation of the feed-forward networks", otherwise="relu")
-    normalize_first: bool | None = _option(None, "pre-norm instead of the paper's post-norm", otherwise=False)
-    norm: str | None = _option(
+    activation: str | None = option(None, "activation of the feed-forward networks", otherwise="relu")
+    normalize_first: bool | None = option(None, "pre-norm instead of the paper's post-norm", otherwise=False)
+    norm: str | None = option(
         None,
         "layer normalisation or root-mean-square normalisation",
         otherwise="layer",
         choices=("layer", "rms"),
     )
-    tokenizer: str | None = _option(
+    tokenizer: str | None = option(
         None,
         "kind of subwords, unigram, bpe or byte; or a SentencePiece model or a folder whose tokenizers are used",
         otherwise="unigram",
     )
-    vocab_size: int | None = _option(
+    vocab_size: int | None = option(
         None, "largest number of ids in each vocabulary; a small corpus gets fewer", otherwise=8000
     )
-    character_coverage: float | None = _option(
+    character_coverage: float | None = option(
         None, "share of the characters in the text that get an id, in [0.98, 1]", otherwise=0.9995
     )
-    vocab_sample: int | None = _option(
+    vocab_sample: int | None = option(
         None,
         "number of sentence pairs, drawn evenly, that the vocabularies are made from; all if there are fewer",
         otherwise=100_000,
     )
-    separate_vocabularies: bool | None = _option(
+    separate_vocabularies: bool | None = option(
         None, "one vocabulary for each side instead of a shared one", otherwise=False
     )
-    keep: str | None = _option(
+    keep: str | None = option(
         None,
         "regular expression; each different match in the pairs, such as {name}, gets one id and is never split "
         "(default: none)",
     )
-    init_from: str | None = _option(
+    init_from: str | None = option(
         None,
         "folder of a run, a saved translator or a converted checkpoint; training goes on with its model and its "
         "tokenizers. Leave out the options above, or give its values; a Transformer takes other rates of dropout. With "
@@ -89,84 +105,84 @@ class Recipe:
         "(default: none)",
         is_path=True,
     )
-    lora: int | None = _option(
+    lora: int | None = option(
         None,
         "with init_from: freeze the model, and train only LoRA's adapters of this rank in its dense layers; the "
         "translator has them added to the kernels (default: none)",
     )
-    epochs: int = _option(20, "number of passes over the pairs; a larger number continues a finished run")
-    batch_tokens: int = _option(
+    epochs: int = option(20, "number of passes over the pairs; a larger number continues a finished run")
+    batch_tokens: int = option(
         4096, "size of a batch: its rows times its longer side in tokens, padding included"
     )
-    max_length: int = _option(128, "longest side of a training pair, in tokens")
-    too_long: str = _option(
+    max_length: int = option(128, "longest side of a training pair, in tokens")
+    too_long: str = option(
         "skip", "how to treat pairs that are longer than max_length", choices=("skip", "truncate", "error")
     )
-    learning_rate: float | None = _option(
+    learning_rate: float | None = option(
         None, "highest learning rate, reached after the warm-up (default: the paper's, computed from d_model)"
     )
-    schedule: str = _option(
+    schedule: str = option(
         "inverse_sqrt",
         "how the learning rate falls; linear and cosine reach 0 with the last epoch",
         choices=("inverse_sqrt", "linear", "cosine"),
     )
-    warmup_steps: int = _option(4000, "number of steps until the highest learning rate")
-    optimizer: str = _option(
+    warmup_steps: int = option(4000, "number of steps until the highest learning rate")
+    optimizer: str = option(
         "adam",
         "the paper's Adam, Adam with weight decay, or Muon for the kernels and Adam for the other weights",
         choices=("adam", "adamw", "muon"),
     )
-    adam_epsilon: float = _option(1e-9, "epsilon of Adam")
-    weight_decay: float = _option(
+    adam_epsilon: float = option(1e-9, "epsilon of Adam")
+    weight_decay: float = option(
         0.01,
         "weight decay of adamw, and of muon's kernels: the share of each weight that a step subtracts, times the "
         "learning rate",
     )
-    clip_norm: float | None = _option(
+    clip_norm: float | None = option(
         None, "largest norm of the gradient of all weights together (default: no limit)"
     )
-    accumulation: int = _option(
+    accumulation: int = option(
         1,
         "number of batches whose gradients make one update: the mean of the batches' means, so a small batch weighs as "
         "much as a large one",
     )
-    ema: float | None = _option(
+    ema: float | None = option(
         None,
         "momentum of a moving average of the weights; validation and the translator then use the average "
         "(default: none)",
     )
-    average_last: int = _option(
+    average_last: int = option(
         1, "number of last epochs whose mean weights the final translator gets; 1 for no mean"
     )
-    patience: int | None = _option(
+    patience: int | None = option(
         None,
         "training stops after so many epochs without a better validation perplexity; needs validation pairs "
         "(default: never)",
     )
-    subword_sampling: float | None = _option(
+    subword_sampling: float | None = option(
         None,
         "draw new segmentations in each epoch: for unigram the smoothing, for bpe the share of merges that are left "
         "out (default: none)",
     )
-    label_smoothing: float = _option(0.1, "share of probability spread over the vocabulary, in [0, 1)")
-    r_drop: float = _option(
+    label_smoothing: float = option(0.1, "share of probability spread over the vocabulary, in [0, 1)")
+    r_drop: float = option(
         0.0,
         "weight of R-Drop: each batch is computed twice, with two dropouts, and the divergence of the two is part of "
         "the loss; 0 for none, 5 in the paper",
     )
-    precision: str = _option(
+    precision: str = option(
         "float32",
         "number format of the training; the saved model is always float32",
         choices=("float32", "mixed_bfloat16", "mixed_float16"),
     )
-    xla: bool | None = _option(
+    xla: bool | None = option(
         None,
         "compile the training step with XLA, once for each batch shape (default: only on an accelerator)",
     )
-    checkpoint_steps: int | None = _option(
+    checkpoint_steps: int | None = option(
         None, "number of steps between checkpoints within an epoch (default: none)"
     )
-    seed: int = _option(1, "seed of the initial weights, the order of the pairs and the dropout")
+    seed: int = option(1, "seed of the initial weights, the order of the pairs and the dropout")
 
     def __post_init__(self):
         check_positive(
@@ -191,12 +207,7 @@ class Recipe:
         )
         check_range(0, r_drop=self.r_drop)
         check_range(0, above=True, **self.given("adam_epsilon", "clip_norm", "learning_rate"))
-        for field in dataclasses.fields(self):
-            choices, value = field.metadata.get("choices"), getattr(self, field.name)
-            if choices and value is not None and value not in choices:
-                raise ValueError(
-                    f"`{field.name}` must be one of {choices}. Received: {field.name}={value!r}."
-                )
+        check_choices(self)
         check_range(0.98, 1, **self.given("character_coverage"))
         self._check_tokenizer()
         if self.ema is not None and self.average_last > 1:
@@ -297,9 +308,4 @@ class Recipe:
         ]
 
 
-# The list of arguments comes from the fields, so that it and `--help` have one source.
-Recipe.__doc__ = (
-    Recipe.__doc__.rstrip()
-    + "\n\n    Args:\n"
-    + "".join(f"        {field.name}: {field.metadata['help']}.\n" for field in dataclasses.fields(Recipe))
-)
+Recipe.__doc__ = arguments_of_fields(Recipe)

@@ -46,6 +46,22 @@ def read_history(folder):
     return rows
 
 
+def write_history(folder, history):
+    """Writes the measurements of each epoch.
+
+    Args:
+        folder: The folder of a run, a `Path`.
+        history: As `read_history` returns it; the values may be numbers.
+    """
+    with (
+        replaced(folder / HISTORY) as temporary,
+        open(temporary, "w", encoding="utf-8", newline="") as file,
+    ):
+        writer = csv.DictWriter(file, history[-1])
+        writer.writeheader()
+        writer.writerows(history)
+
+
 def val_perplexities(history):
     """Returns the validation perplexity of each epoch of a history as a list of float; NaN counts as infinity."""
     values = [float(row["val_perplexity"]) for row in history if row.get("val_perplexity")]
@@ -78,13 +94,7 @@ class Results(keras.callbacks.Callback):
         if not self.history or logs.get("val_perplexity", -math.inf) < best:
             serving_translator(self.translator, self.model).write_into(self.folder)
         self.history.append({"epoch": epoch, **logs})
-        with (
-            replaced(self.folder / HISTORY) as temporary,
-            open(temporary, "w", encoding="utf-8", newline="") as file,
-        ):
-            writer = csv.DictWriter(file, self.history[-1])
-            writer.writeheader()
-            writer.writerows(self.history)
+        write_history(self.folder, self.history)
 
 
 def serving_model(model):

@@ -49,3 +49,21 @@ def test_no_text_is_on_both_sides_of_a_split():
         hold_out(rows[:1], 0.5)
     with pytest.raises(ValueError, match=r"share=1\.5"):
         hold_out(rows, 1.5)
+
+
+def test_each_label_has_its_share_of_what_is_held_out():
+    rows = [
+        (f"{label}{i}", label)
+        for label, count in (("a", 40), ("b", 10), ("c", 3), ("d", 1))
+        for i in range(count)
+    ]
+    train, held_out = hold_out(rows, 0.1, stratified=True)
+    assert {label: sum(row[1] == label for row in held_out) for label in "abcd"} == {
+        "a": 4,
+        "b": 1,
+        "c": 1,
+        "d": 0,
+    }
+    assert sorted(train + held_out) == sorted(rows)
+    with pytest.raises(ValueError, match="two or more texts of a label"):
+        hold_out([("x", "a"), ("y", "b")], 0.5, stratified=True)

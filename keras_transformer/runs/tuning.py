@@ -1,0 +1,287 @@
+"""Tunes the model of a Hugging Face folder on chats or on a table of labels, from the beginning or where it stopped."""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_transformer.checks import check
+from keras_transformer.files import LOCK, locked, remove_temporaries, replaced, temporaries, write_json
+from keras_transformer.huggingface import to_huggingface
+from keras_transformer.huggingface.adapter_writer import targets_of
+from keras_transformer.huggingface.adapters import TOKENIZER_FILE
+from keras_transformer.huggingface.checkpoint import Checkpoint as HuggingFaceFolder
+from keras_transformer.runs.model import COMPILED, check_compiled
+from keras_transformer.runs.results import read_history, write_history
+from keras_transformer.runs.tuning_tasks import task_of
+from keras_transformer.schedules import CosineSchedule, LinearSchedule
+from keras_transformer.training import (
+    AdamW,
+    Checkpoint,
+    Progress,
+    SavedState,
+    StopOnNaN,
+    Termination,
+    add_adapters,
+    checkpoints,
+    load_checkpoint,
+)
+from keras_transformer.untrusted import read_json, sha256_of
+
+log = logging.getLogger(__name__)
+
+DESCRIPTION, BEST, MODEL = "tuning.json", "best.keras", "model"
+# The classes that a checkpoint may name as its optimizer, loss and metrics.
+KNOWN = (*COMPILED, keras.losses.SparseCategoricalCrossentropy, keras.metrics.SparseCategoricalAccuracy)
+
+
+def tune(recipe, folder, data, output, val_data=None, say=print):
+    """Tunes the model of a Hugging Face folder, or resumes its tuning, and writes it as such a folder.
+
+    A language model learns the answers of chats, which `read_chats` reads. An encoder learns the labels of a table,
+    which `read_table` reads, with a new head. The tuned model is that of the best epoch: of the lowest validation
+    perplexity, or of the highest accuracy and, among equal ones, the lowest loss.
+
+    A tuning may be stopped at any step. The same call resumes it, and it ends with the weights of a tuning that was not
+    stopped, bit for bit on one machine. On SIGTERM it saves its state, within an epoch too.
+
+    Example:
+        recipe = TuningRecipe(lora=8, epochs=2)
+        path = tune(recipe, "path/to/chat_model", "chats.jsonl", "RUN")
+
+    Args:
+        recipe: A `TuningRecipe`. To resume, it must be the recipe of the tuning; `changes` says which fields may
+            differ.
+        folder: A Hugging Face folder, a path. Nothing is downloaded.
+        data: The file of chats (.jsonl) or of texts and labels (.csv, .tsv), a path.
+        output: The folder of the tuning, a path: a new one, an empty one, or one that an earlier call began. It gets
+            `history.csv`, checkpoints and, at the end, the folder `model`.
+        val_data: A file to validate with after each epoch; None to hold out a share of the rows.
+        say: A function that is called with each line of the report, a str.
+
+    Returns:
+        The path of the folder `model`, a `Path`: a model for transformers and `convert`, or an adapter.
+
+    Raises:
+        ValueError: If Keras's backend is not TensorFlow, a file cannot be read, the model is of another kind, or
+            `output` holds other files, another tuning, or a tuning that another process works at.
+        Terminated: If SIGTERM came. The same call resumes the tuning.
+        Diverged: If the loss or a weight is NaN or infinite. The checkpoints before it are whole.
+    """
+    rule = "A tuning needs Keras's TensorFlow backend. On other backends, use `model.fit`."
+    check(keras.backend.backend() == "tensorflow", rule, backend=keras.backend.backend())
+    folder, output = Path(folder), Path(output)
+    # Whatever can refuse wrong files runs before the first file is written.
+    task = task_of(folder, recipe)
+    rows = task.read(data)
+    if val_data is None:
+        rows, held_out = task.split(rows, recipe.hold_out, recipe.seed)
+    else:
+        held_out = task.read(val_data)
+    description = {
+        "recipe": dataclasses.asdict(recipe),
+        "folder": str(folder.absolute()),
+        "data": sha256_of(data),
+        "val_data": None if val_data is None else sha256_of(val_data),
+    }
+    _check_folder(output, recipe, description)
+    with locked(output):
+        _check_folder(output, recipe, description)
+        remove_temporaries(output)
+        if (output / MODEL).exists():
+            say(f"{output}: nothing to do, the tuned model is there.")
+        else:
+            model, batches = _trained(recipe, task, rows, held_out, output, description, say)
+            _finish(recipe, task, model, batches, held_out, output, say)
+        return output / MODEL
+
+
+def _check_folder(output, recipe, description):
+    """Raises `ValueError` unless a tuning of this description can begin or resume in a folder."""
+    path = output / DESCRIPTION
+    if not path.exists():
+        free = {*temporaries(output), output / LOCK} if output.exists() else set()
+        rule = "`output` must be new, empty, or the folder of a tuning."
+        check(not output.exists() or not set(output.iterdir()) - free, rule, output=str(output))
+        return
+    before = read_json(path)
+    changed = recipe.changes(before.get("recipe") if isinstance(before.get("recipe"), dict) else {})
+    changed += [
+        f"{name}: another one"
+        for name in ("folder", "data", "val_data")
+        if before.get(name) != description[name]
+    ]
+    rule = f"{output} holds another tuning. Use its recipe and its files, or another folder."
+    check(not changed, rule, changed="; ".join(changed))
+
+
+def _trained(recipe, task, rows, held_out, output, description, say):
+    """Trains, and returns the model of the best epoch and its validation batches."""
+    with Termination() as termination:
+        while True:
+            saved = next(iter(checkpoints(output)), SavedState(None))
+            history = read_history(output)[: saved.epochs]
+            if _is_finished(recipe, task, history):
+                model = _loaded(output / BEST)
+                return model, task.batches(model, held_out)
+            keras.utils.set_random_seed(recipe.seed)
+            if saved.path is None:
+                model = _begun(recipe, task, rows)
+            else:
+                model = _loaded(saved.path)
+                say(f"{output}: {saved} done, going on.")
+            batches, val_batches = (task.batches(model, each) for each in (rows, held_out))
+            validation = val_batches.dataset(epochs=1).cache()
+            if saved.path is None:
+                _compile(recipe, task, model, batches.steps)
+                write_json(output / DESCRIPTION, description)
+                _report(model, batches, val_batches, say)
+                _say_measures("before", model.evaluate(validation, verbose=0, return_dict=True), say)
+            elif saved.steps:
+                _, y = next(iter(batches.dataset(epochs=1)))
+                # Keras creates the metrics with the first batch.
+                model.compute_metrics(None, y, np.zeros((*y.shape, task.classes(model)), "float32"))
+            progress = Progress(
+                batches.steps, batches.tokens, first_step=saved.steps, epochs=recipe.epochs, say=say
+            )
+            callbacks = [
+                StopOnNaN(first_step=saved.steps),
+                _History(output, recipe, task, history),
+                Checkpoint(output, every=recipe.checkpoint_steps, resumed=saved, termination=termination),
+                _KeepBest(output, task),
+                progress,
+            ]
+            with contextlib.closing(progress):
+                model.fit(
+                    batches.dataset(first_epoch=saved.epochs, first_step=saved.steps),
+                    steps_per_epoch=batches.steps - saved.steps,
+                    # The rest of an epoch is a call of its own: it has fewer steps.
+                    epochs=saved.epochs + 1 if saved.steps else recipe.epochs,
+                    initial_epoch=saved.epochs,
+                    validation_data=validation,
+                    callbacks=callbacks,
+                    shuffle=False,
+                    verbose=0,
+                )
+
+
+def _begun(recipe, task, rows):
+    """Reads the model that is tuned, and gives it its adapters."""
+    options = {"precision": "int8"} if recipe.precision == "int8" else {"dtype": recipe.precision}
+    model = task.make_model(rows, **options)
+    if recipe.lora is not None:
+        family = HuggingFaceFolder(task.folder).family
+        names = None if recipe.targets == "all" else recipe.targets.split(",")
+        targets = names if names is None else targets_of(model, family, names)
+        add_adapters(model, recipe.lora, targets, recipe.alpha)
+        for layer in task.new_layers(model):
+            for weight in layer.weights:
+                weight.trainable = True
+    return model
+
+
+def _loaded(path):
+    """Loads the model of a checkpoint, with its optimizer."""
+    check_compiled(path, KNOWN)
+    return load_checkpoint(path)
+
+
+def _compile(recipe, task, model, steps):
+    """Compiles a model for its tuning."""
+    rate = recipe.learning_rate or (task.learning_rate if recipe.lora is None else task.lora_rate)
+    updates = max(1, recipe.epochs * steps // recipe.accumulation)
+    schedule = LinearSchedule if recipe.schedule == "linear" else CosineSchedule
+    loss, metrics = task.loss(model)
+    model.compile(
+        AdamW(
+            schedule(rate, updates, round(recipe.warmup * updates)),
+            weight_decay=recipe.weight_decay,
+            global_clipnorm=recipe.clip_norm,
+            gradient_accumulation_steps=recipe.accumulation if recipe.accumulation > 1 else None,
+        ),
+        loss,
+        metrics=metrics,
+    )
+
+
+def _report(model, batches, val_batches, say):
+    trained = sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)
+    say(
+        f"{model.count_params():,} parameters, {trained:,} of them trained; {batches.steps} batches an epoch, "
+        f"{val_batches.steps} to validate with"
+    )
+
+
+def _say_measures(name, measures, say):
+    say(f"{name}: " + "  ".join(f"{key} {float(value):.4g}" for key, value in measures.items()))
+
+
+def _best_epoch(task, history):
+    """Returns the number of the best epoch of a history, from 0."""
+    qualities = [task.quality({name: float(value) for name, value in row.items()}) for row in history]
+    return qualities.index(max(qualities))
+
+
+def _is_finished(recipe, task, history):
+    """Returns whether all epochs are done, or the last `patience` epochs were not better."""
+    if not history or len(history) >= recipe.epochs:
+        return bool(history)
+    return recipe.patience is not None and len(history) - 1 - _best_epoch(task, history) >= recipe.patience
+
+
+class _History(keras.callbacks.Callback):
+    """Writes the measurements of each epoch, and stops the tuning when it is finished."""
+
+    def __init__(self, output, recipe, task, history):
+        super().__init__()
+        self.output, self.recipe, self.task, self.history = output, recipe, task, history
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.history.append({"epoch": epoch, **logs})
+        write_history(self.output, self.history)
+        self.model.stop_training = _is_finished(self.recipe, self.task, self.history)
+
+
+class _KeepBest(keras.callbacks.Callback):
+    """Keeps the checkpoint of the best epoch under a name of its own."""
+
+    def __init__(self, output, task):
+        super().__init__()
+        self.output, self.task = output, task
+
+    def on_train_begin(self, logs=None):
+        # The process may have ended between a checkpoint and this callback.
+        self.on_epoch_end(None)
+
+    def on_epoch_end(self, epoch, logs=None):
+        history = read_history(self.output)
+        path = (
+            self.output / f"checkpoint-{_best_epoch(self.task, history) + 1:04d}.keras" if history else None
+        )
+        if path is not None and path.exists():
+            with replaced(self.output / BEST) as temporary:
+                try:
+                    os.link(path, temporary)
+                except OSError:  # no links here
+                    shutil.copyfile(path, temporary)
+
+
+def _finish(recipe, task, model, val_batches, held_out, output, say):
+    """Reports what the tuned model does, and writes it."""
+    measures = model.evaluate(val_batches.dataset(epochs=1), verbose=0, return_dict=True)
+    _say_measures("after", measures, say)
+    for line in task.samples(model, held_out[: recipe.samples]) if recipe.samples else ():
+        say(f"  {line}")
+    with replaced(output / MODEL) as temporary:
+        to_huggingface(model, temporary, adapter=task.folder.absolute() if recipe.adapter else None)
+        for path in task.folder.iterdir():
+            if TOKENIZER_FILE.fullmatch(path.name) and not (temporary / path.name).exists():
+                shutil.copyfile(path, temporary / path.name)
+    log.info(
+        "tuned", extra={"folder": str(output), **{name: float(value) for name, value in measures.items()}}
+    )

@@ -1,0 +1,106 @@
+"""The recipe of a tuning: every hyper-parameter. Reading it imports no Keras, so that `--help` is quick."""
+
+import dataclasses
+
+from keras_transformer.checks import check, check_count, check_positive, check_range, check_share
+from keras_transformer.runs.recipe import arguments_of_fields, check_choices, option
+
+
+@dataclasses.dataclass(frozen=True)
+class TuningRecipe:
+    """Every hyper-parameter of a tuning: what is trained, on which rows, and how.
+
+    `keras-transformer tune` has one option for each field.
+
+    >>> TuningRecipe(lora=8, epochs=2).targets
+    'query,value'
+
+    Raises:
+        ValueError: If a value is out of its range, or two fields contradict each other.
+    """
+
+    lora: int | None = option(
+        None,
+        "freeze the model, and train only LoRA's adapters of this rank (default: all weights are trained)",
+    )
+    alpha: float | None = option(None, "factor of the adapters times their rank (default: the rank)")
+    targets: str = option(
+        "query,value",
+        "which dense layers get an adapter, the ends of their paths with commas between them, or `all`",
+    )
+    adapter: bool = option(
+        False, "with lora: write the adapters alone, as PEFT loads them, in place of the whole model"
+    )
+    columns: str = option(
+        "text,label", "of a table: the columns of the text, or of the two texts, and of the label"
+    )
+    epochs: int = option(3, "largest number of passes over the rows")
+    batch_size: int = option(8, "number of rows in a batch")
+    length: int | None = option(
+        None, "largest number of tokens in a row (default: 512, or 128 for a table, if the model has so many)"
+    )
+    accumulation: int = option(1, "number of batches whose gradients make one update")
+    learning_rate: float | None = option(
+        None, "highest learning rate (default: 0.0002 with lora, 0.00002 without, 0.00005 for a table)"
+    )
+    schedule: str = option(
+        "linear", "how the learning rate falls to 0 with the last epoch", choices=("linear", "cosine")
+    )
+    warmup: float = option(0.1, "share of the updates until the highest learning rate, in [0, 1)")
+    weight_decay: float = option(
+        0.01, "share of each weight that an update subtracts, times the learning rate"
+    )
+    clip_norm: float | None = option(1.0, "largest norm of the gradient of all weights together")
+    hold_out: float = option(0.1, "share of the rows to validate with where there is no file for it")
+    patience: int | None = option(
+        None, "the tuning stops after so many epochs that were not better (default: never)"
+    )
+    precision: str = option(
+        "float32",
+        "number format of the training; int8 is that of the frozen kernels, and needs lora and adapter",
+        choices=("float32", "mixed_bfloat16", "mixed_float16", "int8"),
+    )
+    checkpoint_steps: int | None = option(
+        None, "number of steps between checkpoints within an epoch (default: none)"
+    )
+    samples: int = option(3, "number of rows whose answers are shown at the end")
+    seed: int = option(1, "seed of the order of the rows, of new weights and of the dropout")
+
+    def __post_init__(self):
+        names = ("lora", "epochs", "batch_size", "length", "accumulation", "patience", "checkpoint_steps")
+        values = {name: getattr(self, name) for name in names}
+        check_positive(**{name: value for name, value in values.items() if value is not None})
+        check_count(0, samples=self.samples, seed=self.seed)
+        check_share(warmup=self.warmup, weight_decay=self.weight_decay)
+        check_range(0, 1, above=True, hold_out=self.hold_out)
+        values = {name: getattr(self, name) for name in ("alpha", "learning_rate", "clip_norm")}
+        check_range(0, above=True, **{name: value for name, value in values.items() if value is not None})
+        check_choices(self)
+        for name in ("alpha", "adapter"):
+            rule = f"`{name}` needs `lora`."
+            check(self.lora is not None or not getattr(self, name), rule, **{name: getattr(self, name)})
+        fits = self.precision != "int8" or self.adapter
+        check(fits, '`precision="int8"` needs `lora` and `adapter`.', adapter=self.adapter)
+        fits = 2 <= len(self.columns.split(",")) <= 3
+        check(fits, "`columns` must name two columns, or three for pairs of texts.", columns=self.columns)
+
+    def changes(self, earlier):
+        """Lists the fields that differ from an earlier recipe, and must not differ in a resumed tuning.
+
+        `patience`, `checkpoint_steps` and `samples` may differ.
+
+        Args:
+            earlier: The earlier recipe as `dataclasses.asdict` returns it.
+
+        Returns:
+            A list of str.
+        """
+        free = {"patience", "checkpoint_steps", "samples"}
+        return [
+            f"{name}: {earlier.get(name)!r}, now {value!r}"
+            for name, value in dataclasses.asdict(self).items()
+            if name not in free and earlier.get(name) != value
+        ]
+
+
+TuningRecipe.__doc__ = arguments_of_fields(TuningRecipe)

@@ -1,0 +1,235 @@
+"""What a tuning learns, by the kind of the model: chats for a language model, a table of labels for an encoder."""
+
+import random
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.checks import check
+from keras_transformer.data import Chats, hold_out, read_chats, read_table
+from keras_transformer.data.epochs import dataset_of
+from keras_transformer.huggingface import chat_template_from_huggingface, tokenizers_from_huggingface
+from keras_transformer.huggingface.checkpoint import Checkpoint
+from keras_transformer.huggingface.families import DECODERS
+from keras_transformer.huggingface.reading import read_encoder, read_language_model
+from keras_transformer.huggingface.sentence_embeddings import is_sentence_embedder
+from keras_transformer.losses import MaskedCrossentropy
+from keras_transformer.metrics import Perplexity
+from keras_transformer.models import ClassificationHead, EncoderModel, Pooler
+from keras_transformer.serving import Classifier, TextGenerator
+from keras_transformer.text.pairs import pack_ids
+
+IGNORED = -100
+# Number of tokens that a sample of an answer may have, and of characters of a text in the report.
+SAMPLE_LENGTH, SAMPLE_CHARACTERS = 64, 200
+
+
+class Rows:
+    """Arrays of rows in batches, each epoch in an order that depends on its number and the seed alone.
+
+    Args:
+        x: A dict of arrays `(rows, ...)`.
+        y: An array `(rows, ...)`.
+        batch_size: Number of rows in a batch; the last one of an epoch may have fewer.
+        seed: Seed of the order, an int.
+    """
+
+    def __init__(self, x, y, batch_size, seed):
+        self._x, self._y, self._batch_size, self._seed = x, y, batch_size, seed
+        self.steps = -(-len(y) // batch_size)
+        self.tokens = int(np.count_nonzero(next(iter(x.values()))))
+
+    def dataset(self, first_epoch=0, epochs=None, *, first_step=0):
+        """Returns the batches for `model.fit`, a `tf.data.Dataset`; see `PackedTexts.dataset`."""
+
+        def batches_of(epoch, skipped):
+            order = np.random.default_rng([self._seed, epoch]).permutation(len(self._y))
+            for i in range(skipped * self._batch_size, len(order), self._batch_size):
+                rows = order[i : i + self._batch_size]
+                yield {name: array[rows] for name, array in self._x.items()}, self._y[rows]
+
+        def signature(array):
+            return tf.TensorSpec((None, *array.shape[1:]), array.dtype)
+
+        specs = {name: signature(array) for name, array in self._x.items()}, signature(self._y)
+        return dataset_of(batches_of, self.steps, specs, first_epoch, epochs, first_step)
+
+
+class ChatTask:
+    """A language model learns the answers of chats.
+
+    Args:
+        folder: The folder of the checkpoint, a `pathlib.Path`.
+        recipe: The `TuningRecipe`.
+    """
+
+    length, learning_rate, lora_rate = 512, 2e-5, 2e-4
+
+    def __init__(self, folder, recipe):
+        self.folder, self.recipe = folder, recipe
+        (self.tokenizer,) = tokenizers_from_huggingface(folder)
+        self.template = chat_template_from_huggingface(folder)
+
+    def read(self, path):
+        """Reads the chats of a file."""
+        return read_chats(path)
+
+    def split(self, rows, share, seed):
+        """Returns the chats to train on and those to validate with, two lists."""
+        check(
+            len(rows) > 1, "`data` must hold two chats or more where no `val_data` is given.", chats=len(rows)
+        )
+        held = set(random.Random(seed).sample(range(len(rows)), max(1, round(share * len(rows)))))
+        sides = [[], []]
+        for i, row in enumerate(rows):
+            sides[i in held].append(row)
+        return sides
+
+    def make_model(self, rows, **options):
+        """Reads the model of the folder."""
+        return read_language_model(self.folder, chat=True, **options)[0]
+
+    def batches(self, model, rows):
+        """Makes the batches of rows."""
+        options = {"seed": self.recipe.seed, "pad_id": model.pad_id}
+        length = self.recipe.length or min(self.length, model.max_positions or self.length)
+        return Chats(rows, self.template, self.tokenizer, length, self.recipe.batch_size, **options)
+
+    def loss(self, model):
+        """Returns the loss and the metrics."""
+        return MaskedCrossentropy(pad_id=IGNORED), [Perplexity(pad_id=IGNORED)]
+
+    def quality(self, measures):
+        """Returns what is larger for a better epoch."""
+        return (-measures["val_perplexity"],)
+
+    def classes(self, model):
+        """Returns the number of values of a target."""
+        return model.vocab_size
+
+    def new_layers(self, model):
+        """Returns the layers that are trained whole beside adapters."""
+        return []
+
+    def samples(self, model, rows):
+        """Yields lines with questions and the model's answers."""
+        generator = TextGenerator(
+            model,
+            self.template.with_special_tokens(self.tokenizer),
+            max_length=SAMPLE_LENGTH,
+            starts_with_bos=self.template.starts_with_bos,
+        )
+        questions = [
+            chat[: max(i for i, each in enumerate(chat) if each["role"] == "assistant")] for chat in rows
+        ]
+        answers = generator.generate([self.template.prompt(chat) for chat in questions])
+        for chat, answer in zip(questions, answers, strict=True):
+            yield f"{_short(chat[-1]['content'])}  ->  {_short(answer)}"
+
+
+class LabelTask:
+    """An encoder learns the label of each text, or of each pair of texts, with a new head.
+
+    Args:
+        folder: The folder of the checkpoint, a `pathlib.Path`.
+        recipe: The `TuningRecipe`.
+    """
+
+    length, learning_rate, lora_rate = 128, 5e-5, 2e-4
+
+    def __init__(self, folder, recipe):
+        self.folder, self.recipe = folder, recipe
+        (self.tokenizer,) = tokenizers_from_huggingface(folder)
+
+    def read(self, path):
+        """Reads the columns of the texts and of the label."""
+        return read_table(path, *self.recipe.columns.split(","))
+
+    def split(self, rows, share, seed):
+        """Returns the rows to train on and those to validate with, with each label on both sides."""
+        return hold_out(rows, share, seed, stratified=True)
+
+    def make_model(self, rows, **options):
+        """Reads the encoder, and gives it a new head for the labels unless it has one for them."""
+        model, _ = read_encoder(self.folder, **options)
+        labels = sorted({row[-1] for row in rows})
+        rule = "The column of the labels must have two or more different labels."
+        check(len(labels) > 1, rule, labels=labels, columns=self.recipe.columns)
+        if isinstance(model.head, ClassificationHead) and set(model.head.labels or ()) == set(labels):
+            return model
+        head = ClassificationHead(len(labels), labels=labels)
+        # Of the families, BERT alone has no dropout between its pooler and its head.
+        inner = 0.0 if Checkpoint(self.folder).family.model_type == "bert" else head.dropout
+        return model.with_head(head, Pooler(dropout=inner))
+
+    def batches(self, model, rows):
+        """Makes the batches of rows. A text that is too long is cut."""
+        longest = model.embeddings.max_length
+        length = self.recipe.length or min(self.length, longest or self.length)
+        *texts, names = zip(*rows, strict=True)
+        labels = {label: i for i, label in enumerate(model.head.labels)}
+        unknown = sorted(set(names) - labels.keys())
+        check(not unknown, "`val_data` must have no other labels than `data`.", labels=unknown[:5])
+        packed = pack_ids(
+            *(self.tokenizer.tokenize(list(each)) for each in texts),
+            max_length=length,
+            pad_id=model.pad_id,
+            cls_id=self.tokenizer.bos_id if model.starts_with_cls else None,
+            sep_id=self.tokenizer.eos_id,
+            separators=model.num_separators,
+        )
+        if model.embeddings.segments is None:
+            del packed["segment_ids"]
+        x = {name: ids.numpy() for name, ids in packed.items()}
+        y = np.array([labels[name] for name in names], "int32")
+        return Rows(x, y, self.recipe.batch_size, self.recipe.seed)
+
+    def loss(self, model):
+        """Returns the loss and the metrics."""
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return loss, [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def quality(self, measures):
+        """Returns what is larger for a better epoch."""
+        return measures["val_accuracy"], -measures["val_loss"]
+
+    def classes(self, model):
+        """Returns the number of values of a target."""
+        return model.head.num_classes
+
+    def new_layers(self, model):
+        """Returns the layers that are trained whole beside adapters."""
+        return [each for each in (model.pooler, model.head) if each is not None]
+
+    def samples(self, model, rows):
+        """Yields lines with texts and their likeliest labels."""
+        *texts, names = zip(*rows, strict=True)
+        classifier = Classifier(model, self.tokenizer, pairs=len(texts) > 1)
+        answers = classifier.classify(*(list(each) for each in texts))
+        for *parts, name, (label, share) in zip(*texts, names, answers, strict=True):
+            yield f"{' | '.join(map(_short, parts))}  ->  {label} ({share:.0%}; {name} is right)"
+
+
+def task_of(folder, recipe):
+    """Returns the task that fits the model of a folder.
+
+    Raises:
+        ValueError: If the library tunes no model of this kind.
+    """
+    checkpoint = Checkpoint(folder)
+    if checkpoint.family.model_type in DECODERS and not checkpoint.makes_vectors:
+        return ChatTask(folder, recipe)
+    rule = (
+        "`folder` must hold a language model, which learns chats, or an encoder such as BERT, which learns labels. "
+        "Train translators with `init_from` (`keras-transformer train`), and other models with `fit`."
+    )
+    fits = EncoderModel in checkpoint.family.model_classes and not is_sentence_embedder(folder)
+    check(fits, rule, folder=str(folder), model_type=checkpoint.family.model_type)
+    return LabelTask(folder, recipe)
+
+
+def _short(text):
+    """Returns the beginning of a text, on one line."""
+    text = " ".join(str(text).split())
+    return text if len(text) <= SAMPLE_CHARACTERS else f"{text[:SAMPLE_CHARACTERS]}..."

@@ -1,0 +1,219 @@
+"""Tuning of Hugging Face folders: chats and labels go in, a folder of the tuned model comes out, and it resumes."""
+
+import csv
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import runs
+from keras_transformer.cli.convert import convert
+from keras_transformer.cli.main import main
+from keras_transformer.data import read_chats
+from keras_transformer.files import locked
+from keras_transformer.huggingface import FAMILIES, from_huggingface, to_huggingface
+from keras_transformer.serving import Classifier, TextGenerator
+from keras_transformer.text import BytePairTokenizer, WordPieceTokenizer
+from keras_transformer.text.byte_pair import BYTE_CHARACTERS
+
+TEMPLATE = "{% for m in messages %}{{ '<q>' if m.role == 'user' else '' }}{{ m.content }}<e>{% endfor %}"
+LLAMA = {
+    "model_type": "llama", "vocab_size": 259, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "intermediate_size": 24, "eos_token_id": 257, "pad_token_id": 258, "bos_token_id": 256,
+    "max_position_embeddings": 32, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": True,
+    "attention_dropout": 0.0,
+}  # fmt: skip
+BERT = {
+    "model_type": "bert", "vocab_size": 9, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 12, "max_position_embeddings": 16, "type_vocab_size": 2,
+    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "day", "night"]
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llama") / "base"
+    tokenizer = BytePairTokenizer(
+        [*BYTE_CHARACTERS, "<q>", "<e>", "<p>"],
+        [],
+        special_tokens=["<q>", "<e>", "<p>"],
+        eos_token="<e>",
+        pad_token="<p>",
+    )
+    keras.utils.set_random_seed(0)
+    model = FAMILIES["llama"].make_model(LLAMA)
+    files = {"chat_template.jinja": TEMPLATE}
+    to_huggingface(model, folder, tokenizers=(tokenizer,), family="llama", files=files)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert") / "base"
+    keras.utils.set_random_seed(0)
+    model = FAMILIES["bert"].make_model(BERT)
+    to_huggingface(model, folder, tokenizers=(WordPieceTokenizer(WORDS),), family="bert")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory):
+    """Each answer is the capital of the question's letter."""
+    path = tmp_path_factory.mktemp("chats") / "chats.jsonl"
+    lines = [
+        {"messages": [{"role": "user", "content": letter}, {"role": "assistant", "content": letter.upper()}]}
+        for letter in "abcdefgh" * 5
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    path = tmp_path_factory.mktemp("table") / "table.csv"
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        writer.writerows(
+            [(f"{word} day" + " night" * i, word) for word in ("good", "bad") for i in range(12)]
+        )
+    return path
+
+
+def recipe(**options):
+    return runs.TuningRecipe(**{"epochs": 2, "length": 16, "learning_rate": 0.01, "samples": 0, **options})
+
+
+def history_of(folder):
+    return [{name: float(value) for name, value in row.items()} for row in runs.read_history(folder)]
+
+
+@pytest.mark.slow
+def test_a_language_model_learns_the_answers_of_chats(llama, chats, tmp_path):
+    said = []
+    path = runs.tune(
+        recipe(epochs=12, samples=2, batch_size=1, learning_rate=0.02),
+        llama,
+        chats,
+        tmp_path / "run",
+        say=said.append,
+    )
+    perplexities = [row["val_perplexity"] for row in history_of(tmp_path / "run")]
+    assert min(perplexities) < 1.5 < 50 < float(said[1].split("perplexity ")[1])
+    assert any(f"{letter}  ->  {letter.upper()}" in line for letter in "abcdefgh" for line in said)
+    generator = convert(path, tmp_path / "chat", chat=True)
+    assert isinstance(generator, TextGenerator)
+    questions, answers = zip(
+        *((chat[0]["content"], chat[1]["content"]) for chat in read_chats(chats)[:8]), strict=True
+    )
+    found = generator.generate([f"<q>{question}<e>" for question in questions])
+    assert np.mean([one == other for one, other in zip(found, answers, strict=True)]) > 0.5
+    again = []
+    assert (
+        runs.tune(
+            recipe(epochs=12, samples=2, batch_size=1, learning_rate=0.02),
+            llama,
+            chats,
+            tmp_path / "run",
+            say=again.append,
+        )
+        == path
+    )
+    assert "nothing to do" in again[0]
+
+
+@pytest.mark.slow
+def test_an_encoder_learns_the_labels_of_a_table(bert, table, tmp_path):
+    options = {
+        "epochs": 10,
+        "batch_size": 2,
+        "learning_rate": 0.01,
+        "hold_out": 0.25,
+        "patience": 6,
+        "samples": 1,
+    }
+    path = runs.tune(recipe(**options), bert, table, tmp_path / "run", say=[].append)
+    assert max(row["val_accuracy"] for row in history_of(tmp_path / "run")) == 1.0
+    classifier = convert(path, tmp_path / "classifier")
+    assert isinstance(classifier, Classifier)
+    assert [label for label, _ in classifier.classify(["good day", "bad day"])] == ["good", "bad"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"lora": 2, "targets": "q_proj,outer"}], ids=["whole", "lora"])
+def test_a_stopped_tuning_resumes_to_the_same_weights(options, llama, chats, tmp_path):
+    options = recipe(checkpoint_steps=1, hold_out=0.2, batch_size=2, **options)
+    whole = runs.tune(options, llama, chats, tmp_path / "whole", say=[].append)
+    stopped = Stops(3)
+    with pytest.raises(KeyboardInterrupt):
+        runs.tune(options, llama, chats, tmp_path / "run", say=stopped)
+    assert not (tmp_path / "run" / "model").exists()
+    resumed = runs.tune(options, llama, chats, tmp_path / "run", say=[].append)
+    for one, other in zip(from_huggingface(whole).weights, from_huggingface(resumed).weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert history_of(tmp_path / "whole") == history_of(tmp_path / "run")
+
+
+class Stops:
+    """Takes lines, and interrupts the tuning at one of them."""
+
+    def __init__(self, lines):
+        self.lines = lines
+
+    def __call__(self, line):
+        self.lines -= 1
+        if self.lines == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_an_adapter_alone_is_written_over_int8_kernels(llama, chats, tmp_path):
+    options = recipe(lora=2, adapter=True, precision="int8", epochs=1)
+    path = runs.tune(options, llama, chats, tmp_path / "run", say=[].append)
+    config = json.loads((path / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(llama) and config["target_modules"] == [
+        "q_proj",
+        "v_proj",
+    ]
+    assert any(
+        np.any(a != b)
+        for a, b in zip(from_huggingface(path).weights, from_huggingface(llama).weights, strict=True)
+    )
+
+
+def test_the_command_prints_the_folder_and_reports(bert, table, tmp_path, capsys):
+    command = ["tune", str(bert), "--data", str(table), "--output", str(tmp_path / "run"), "--epochs", "1"]
+    assert main([*command, "--batch-size", "4", "--length", "16"]) == 0
+    written = capsys.readouterr()
+    assert written.out == f"{tmp_path / 'run' / 'model'}\n"
+    assert "before: " in written.err and "after: " in written.err and " is right)" in written.err
+    assert main([*command, "--batch-size", "8", "--length", "16"]) == 2
+    assert "batch_size: 4, now 8" in capsys.readouterr().err
+
+
+def test_wrong_recipes_and_folders_are_refused(llama, bert, chats, table, tmp_path):
+    for options in (
+        {"lora": 0},
+        {"alpha": 2},
+        {"adapter": True},
+        {"precision": "int8"},
+        {"columns": "a"},
+        {"hold_out": 1.5},
+    ):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            runs.TuningRecipe(**options)
+    with pytest.raises(ValueError, match="no column 'name'"):
+        runs.tune(recipe(columns="text,name"), bert, table, tmp_path / "run")
+    with pytest.raises(ValueError, match="line 1: not JSON"):
+        runs.tune(recipe(), llama, table, tmp_path / "run")
+    with pytest.raises(ValueError, match="must be the end of a dense layer's path"):
+        runs.tune(recipe(lora=2, targets="nothing"), llama, chats, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(ValueError, match="`output` must be new, empty"):
+        runs.tune(recipe(), llama, chats, tmp_path / "other")
+    with locked(tmp_path / "run"), pytest.raises(ValueError, match="another process"):
+        runs.tune(recipe(), llama, chats, tmp_path / "run")
