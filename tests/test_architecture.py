@@ -36,6 +36,7 @@ FLOORS = {
     "fields": 0,
     "lazy": 0,
     "request_options": 0,
+    "schemas": 0,
     "sentences": 0,
     "termination": 0,
     "untrusted": 0,

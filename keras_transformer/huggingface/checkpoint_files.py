@@ -16,6 +16,7 @@ from keras_transformer.huggingface.tokenizers.kinds import TOKENIZER_CONFIG, sta
 from keras_transformer.huggingface.tokenizers.post_processor import FILE, ids_around
 from keras_transformer.models import LanguageModel
 from keras_transformer.models.base import CHECKPOINT_FILES
+from keras_transformer.schemas import check_kept
 
 log = logging.getLogger(__name__)
 
@@ -45,16 +46,16 @@ def keep_files(model, checkpoint):
         if not (folder / name).is_file():
             continue
         with _warning(name):
-            files[name] = untrusted.read_json(folder / name, list if name == MODULES else dict)
-    paths = [each.get("path") for each in files.get(MODULES, ()) if isinstance(each, dict)]
-    for name in (f"{path}/{CONFIG}" for path in paths if untrusted.is_name(path)):
+            files[name] = _read(folder, name)
+    for name in (f"{each['path']}/{CONFIG}" for each in files.get(MODULES, ()) if each["path"]):
         if (folder / name).is_file():
             with _warning(name):
-                files[name] = untrusted.read_json(folder / name)
+                files[name] = _read(folder, name)
     with _warning(TEMPLATE):
         for name, source in templates_of(folder).items():
-            check(isinstance(source, str) and untrusted.is_name(name), "It must be named text.", name=name)
-            files[TEMPLATE if name == "default" else f"{TEMPLATES}/{name}.jinja"] = source
+            path = TEMPLATE if name == "default" else f"{TEMPLATES}/{name}.jinja"
+            check_kept(path, source)
+            files[path] = source
     with _warning(TOKENIZER_CONFIG):
         options = read_if_there(folder, TOKENIZER_CONFIG)
         options = {key: options[key] for key in TOKENIZER_KEYS if key in options}
@@ -65,6 +66,15 @@ def keep_files(model, checkpoint):
             options["add_bos_token"] = starts_with_bos(folder, family.tokenizer, first[0] if first else None)
         files[TOKENIZER_CONFIG] = options
     vars(model)[CHECKPOINT_FILES] = {name: content for name, content in files.items() if content}
+
+
+def _read(folder, name):
+    """Reads a file that a model keeps, without the code that it names."""
+    content = untrusted.read_json(folder / name, list if name == MODULES else dict)
+    if name != MODULES:
+        content.pop("auto_map", None)
+    check_kept(name, content)
+    return content
 
 
 @contextlib.contextmanager
@@ -99,7 +109,6 @@ def write_files(folder, files, config, defaults=MappingProxyType({})):
         check(len(parts) < 3 and all(map(untrusted.is_name, parts)) and not path.exists(), rule, path=name)
         path.parent.mkdir(exist_ok=True)
         if name == GENERATION_CONFIG:
-            check(isinstance(content, dict), f"`files` must hold a dict for {name}.", content=content)
             content = {**content, **_changed_ids(content, known, config)}
         if isinstance(content, str):
             path.write_text(content, encoding="utf-8", newline="")

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_transformer import untrusted
 from keras_transformer.checks import LONGEST, check, is_usable, printable
-from keras_transformer.huggingface.schemas import check_schema
+from keras_transformer.schemas import check_schema
 from keras_transformer.untrusted import is_name
 
 CONFIG = "config.json"

@@ -12,7 +12,7 @@ from keras_transformer.huggingface.tensors import dense, fill_weights
 from keras_transformer.huggingface.tokenizers.word_piece import lowers_case
 from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.models.heads import PROJECTED, MaskedLanguageHead, ProjectedPooler
-from keras_transformer.untrusted import is_name
+from keras_transformer.schemas import check_schema
 from keras_transformer.untrusted import read_json as read_list
 
 log = logging.getLogger(__name__)
@@ -225,7 +225,7 @@ def still_true(model):
     # The head for pretraining is no part of the vectors.
     if not lacks and (head is None or isinstance(head, MaskedLanguageHead)):
         return files
-    modules = {MODULES, PROMPTS, LENGTH, *(f"{each.get('path')}/{CONFIG}" for each in files[MODULES])}
+    modules = {MODULES, PROMPTS, LENGTH, *(f"{each['path']}/{CONFIG}" for each in files[MODULES])}
     return {name: content for name, content in files.items() if name not in modules}
 
 
@@ -237,29 +237,29 @@ def dense_tensors(model, files):
         files: A dict, as `embedder_files` makes it.
 
     Raises:
-        ValueError: If the files do not have a Dense for each layer of a `ProjectedPooler`.
+        ValueError: If the files do not have a Dense for each layer of a `ProjectedPooler`, in a folder of its own.
     """
     pooler, paths = getattr(model, "pooler", None), _denses(files)
     layers = pooler.layers if isinstance(pooler, ProjectedPooler) else []
+    described = {path for path in paths if f"{path}/{CONFIG}" in files}
     rule = (
-        f"The Dense modules of {MODULES} must be the layers of the model's `ProjectedPooler`: `files=embedder_files"
-        "(model, ...)` describes them."
+        f"The Dense modules of {MODULES}, each with its {CONFIG}, must be the layers of the model's `ProjectedPooler`: "
+        "`files=embedder_files(model, ...)` describes them."
     )
-    check(len(layers) == len(paths), rule, layers=len(layers), modules=paths)
+    check(len(layers) == len(paths) == len(described), rule, layers=len(layers), modules=paths)
     return {path: list(dense("linear", layer)) for path, layer in zip(paths, layers, strict=True)}
 
 
 def _denses(files):
     """Returns the folders of the Dense modules, a list of str."""
-    return [each["path"] for each in files.get(MODULES) or () if str(each.get("type")).endswith(".Dense")]
+    return [each["path"] for each in files.get(MODULES) or () if each["type"].endswith(".Dense")]
 
 
 def _modules(folder):
     """Returns the folder of the pooling, those of the dense layers, and whether vectors are normalised."""
     modules = read_list(folder / MODULES, list)
-    listed = all(isinstance(each, dict) for each in modules)
-    check(listed, f"{folder / MODULES} must hold a list of modules.", modules=modules)
-    kinds = [str(each.get("type")).rpartition(".")[2] for each in modules]
+    check_schema(modules, folder / MODULES, MODULES)
+    kinds = [each["type"].rpartition(".")[2] for each in modules]
     normalize = kinds[-1:] == ["Normalize"]
     inner = kinds[2 : len(kinds) - normalize]
     if kinds[:2] != ["Transformer", "Pooling"] or set(inner) - {"Dense"}:
@@ -267,8 +267,8 @@ def _modules(folder):
             f"{folder / MODULES} must list a Transformer, a Pooling, perhaps Dense modules, and perhaps a Normalize. "
             f"Received: {kinds!r:.200}."
         )
-    paths = [each.get("path") for each in modules]
-    if paths[0] != "" or not all(map(is_name, paths[1 : 2 + len(inner)])):
+    paths = [each["path"] for each in modules]
+    if paths[0] != "" or "" in paths[1 : 2 + len(inner)]:
         raise ValueError(
             f"{folder / MODULES} must have its transformer in the folder itself, and its pooling in a folder in it. "
             f"Received: path={paths!r:.200}."

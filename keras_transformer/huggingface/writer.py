@@ -12,6 +12,7 @@ from keras_transformer.huggingface.sentence_embeddings import dense_tensors, sti
 from keras_transformer.huggingface.tensors import without_copies
 from keras_transformer.huggingface.tokenizers.kinds import TOKENIZER_CONFIG, check_read_back
 from keras_transformer.keras_internals import sublayers
+from keras_transformer.schemas import SCHEMAS, check_schema
 
 
 def to_huggingface(
@@ -70,6 +71,9 @@ def to_huggingface(
         return
     config = {} if config is None else config
     beside = {**still_true(model), **(files or {})}
+    for name in beside.keys() & SCHEMAS.keys():
+        if beside[name] is not None:
+            check_schema(beside[name], name, name)
     with replaced(folder) as temporary:
         temporary.mkdir()
         described, own_config = _described(model, family, tokenizers, temporary)

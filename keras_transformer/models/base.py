@@ -1,7 +1,6 @@
 """What all models of the library share."""
 
 import functools
-import re
 import warnings
 from types import MappingProxyType
 
@@ -15,14 +14,11 @@ from keras_transformer.layers import Decoder, Embeddings, Encoder, TokenEmbeddin
 from keras_transformer.layers.base import Configured, check_part, ensure_built
 from keras_transformer.models.layouts import layout_map
 from keras_transformer.optimizers import unwrapped
+from keras_transformer.schemas import check_kept
 
 # The key by which the configuration of `compile` says that the model had low-rank adapters.
 ADAPTED = "adapted"
 CHECKPOINT_FILES = "checkpoint_files"
-KEPT_FILES = re.compile(
-    r"(generation_|preprocessor_|tokenizer_|sentence_bert_)?config\.json|config_sentence_transformers\.json|modules\.json"
-    r"|[^/]+/config\.json|chat_template\.jinja|additional_chat_templates/[^/]+\.jinja"
-)
 
 
 class BaseModel(Configured, keras.Model):
@@ -283,10 +279,11 @@ class BaseModel(Configured, keras.Model):
         model = super().from_config({name: config[name] for name in config if name != CHECKPOINT_FILES})
         if CHECKPOINT_FILES in config:
             files = config[CHECKPOINT_FILES]
-            fits = isinstance(files, dict) and all(_is_content(*each) for each in files.items())
-            check(fits, "`checkpoint_files` must hold the files of a checkpoint.", checkpoint_files=files)
+            check(isinstance(files, dict), "`checkpoint_files` must be a dict.", checkpoint_files=files)
+            for name, content in files.items():
+                check_kept(name, content)
             # As an attribute that is set, Keras would track the dicts.
-            vars(model)[CHECKPOINT_FILES] = config[CHECKPOINT_FILES]
+            vars(model)[CHECKPOINT_FILES] = files
         return model
 
     @classmethod
@@ -295,18 +292,6 @@ class BaseModel(Configured, keras.Model):
         if not all(layer.built for layer in model.layers):
             model.build_added_layers()
         return model
-
-
-def _is_content(name, content):
-    """Returns whether `from_huggingface` may keep a file of this name, and with this content."""
-    if not KEPT_FILES.fullmatch(name):
-        return False
-    if name == "modules.json":
-        return isinstance(content, list) and all(isinstance(each, dict) for each in content)
-    # `auto_map` names code on the network.
-    is_named = isinstance(content, dict) and isinstance(content.get("model_type", ""), str)
-    is_named = is_named and "auto_map" not in content
-    return isinstance(content, str) if name.endswith(".jinja") else is_named
 
 
 def _named_specs(inputs):

@@ -207,9 +207,9 @@ MODELS = {
     ),
 }
 VECTORS = {
-    "modules of the folder above": ({"path": ".."}, "its pooling in a folder in it"),
-    "modules elsewhere": ({"path": "/etc"}, "its pooling in a folder in it"),
-    "a path that is a number": ({"path": 5}, "its pooling in a folder in it"),
+    "modules of the folder above": ({"path": ".."}, "must hold a list of modules"),
+    "modules elsewhere": ({"path": "/etc"}, "must hold a list of modules"),
+    "a path that is a number": ({"path": 5}, "must hold a list of modules"),
     "a pooling of lists": (
         {"pooling": {"pooling_mode": [[]]}},
         "`pooling_mode` of .* must be a str or a list of str",

@@ -365,6 +365,32 @@ def test_config_adds_keys_and_must_not_contradict_the_model(written, tmp_path):
     assert json.loads((tmp_path / "new" / "config.json").read_text())["n_ctx"] == 5
 
 
+# Each of these files would end in a raw error, or be written where it must not.
+HOSTILE = [
+    (5, "`checkpoint_files` must be a dict"),
+    (
+        {"adapter_config.json": {}},
+        "must hold the files of a checkpoint. Received: name='adapter_config.json'",
+    ),
+    ({"../config.json": {}}, r"must hold the files of a checkpoint. Received: name='\.\./config"),
+    ({"config.json": {"auto_map": {}}}, "must hold the files of a checkpoint"),
+    ({"config.json": {"model_type": []}}, "`model_type` of config.json must be a str"),
+    ({"config.json": []}, "config.json must hold an object"),
+    ({"generation_config.json": {"num_beams": "a"}}, "`num_beams` of generation_config.json must be"),
+    ({"modules.json": [1]}, "modules.json must hold a list of modules"),
+    ({"modules.json": [{"type": "a.Dense"}]}, "modules.json must hold a list of modules"),
+    ({"modules.json": [{"type": 1, "path": "a"}]}, "modules.json must hold a list of modules"),
+    ({"modules.json": [{"type": "a.Dense", "path": ".."}]}, "modules.json must hold a list of modules"),
+    ({"config_sentence_transformers.json": {"prompts": [1]}}, "`prompts` of .* must be an object of str"),
+    (
+        {"config_sentence_transformers.json": {"default_prompt_name": []}},
+        "`default_prompt_name` of .* must be",
+    ),
+    ({"chat_template.jinja": {}}, "chat_template.jinja must hold text of UTF-8"),
+    ({"additional_chat_templates/a.jinja": "\ud800"}, "a.jinja must hold text of UTF-8"),
+]
+
+
 def test_kept_files_must_fit_the_model_and_stay_in_the_folder(written, tmp_path, caplog):
     model, _ = written
     keys = {"n_positions": 7, "scale_attn_by_inverse_layer_idx": True, "num_beams": 3}
@@ -376,14 +402,13 @@ def test_kept_files_must_fit_the_model_and_stay_in_the_folder(written, tmp_path,
         to_huggingface(model, tmp_path / "new")
     vars(model)["checkpoint_files"] = {}
     config = model.get_config()
-    hostile = [
-        {"adapter_config.json": {}},
-        {"config.json": {"auto_map": {}}},
-        {"config.json": {"model_type": []}},
-    ]
-    for files in (5, *hostile, {"modules.json": [1]}, {"chat_template.jinja": {}}):
-        with pytest.raises(ValueError, match="`checkpoint_files` must hold the files of a checkpoint"):
+    for files, message in HOSTILE:
+        with pytest.raises(ValueError, match=message):
             type(model).from_config({**config, "checkpoint_files": files})
+        if files != 5 and {*files} <= {"modules.json", "config_sentence_transformers.json"}:
+            with pytest.raises(ValueError, match=message):
+                to_huggingface(model, tmp_path / "new", files=files)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("rope", [None, LLAMA3, {"rope_type": "linear", "factor": 3.0}])

@@ -148,7 +148,7 @@ def test_a_path_out_of_the_folder_is_refused(path, tmp_path):
     modules = json.loads((folder / "modules.json").read_text())
     modules[1]["path"] = path
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ValueError, match="its pooling in a folder in it"):
+    with pytest.raises(ValueError, match="must hold a list of modules"):
         embedder_options(folder)
 
 
@@ -218,6 +218,10 @@ def test_dense_modules_are_written_again(bert, tmp_path, caplog):
     assert not any((tmp_path / name / "modules.json").exists() for name in ("bare", "tagger"))
     with pytest.raises(ValueError, match="must be the layers of the model"):
         to_huggingface(whole, tmp_path / "other", files=embedder_files(whole))
+    modules = [{"type": "a.Dense", "path": path} for path in ("1_Dense", "")]
+    for files in (modules, modules[:1] * 2):
+        with pytest.raises(ValueError, match=r"each with its config\.json, must be the layers of the model"):
+            to_huggingface(whole, tmp_path / "other", files={"modules.json": files})
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,21 @@ A key that is not here has its own check where it is used. None means that the k
 """
 
 import math
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from keras_transformer.checks import check
+from keras_transformer.untrusted import is_name
 
 # The largest id or size.
 LARGEST = 2**31 - 1
+TEMPLATE = "chat_template.jinja"
+# Paths of the files that a model may keep (`checkpoint_files`).
+KEPT = re.compile(
+    r"(generation_|preprocessor_|tokenizer_|sentence_bert_)?config\.json|config_sentence_transformers\.json|modules\.json"
+    r"|[^/]+/config\.json|chat_template\.jinja|additional_chat_templates/[^/]+\.jinja"
+)
 
 
 class Rule(NamedTuple):
@@ -63,6 +71,17 @@ PAIRS = Rule(
         and all(isinstance(each, list) and len(each) == 2 and all(map(_is_int, each)) for each in value)
     ),
 )
+MODULES = Rule(
+    "a list of modules, each with a str as `type`, and the name of a folder in it or an empty str as `path`",
+    lambda value: (
+        isinstance(value, list)
+        and all(isinstance(each, dict) and isinstance(each.get("type"), str) for each in value)
+        and all(each.get("path") == "" or is_name(each.get("path")) for each in value)
+    ),
+)
+TEXT_OF_UTF_8 = Rule(
+    "text of UTF-8", lambda value: isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
+)
 ID, SIZE, COUNT = integer(-1), integer(1), integer(0)
 
 
@@ -97,7 +116,7 @@ TOKENIZER_OPTIONS = {
     "extra_ids": integer(0, 100_000),
     "added_tokens_decoder": OBJECT,
 }
-# By the name of the file, or by the name that `known_keys.IGNORED` has for it.
+# By the name of the file, or by the name that `known_keys.IGNORED` has for it. A rule is that of the whole file.
 SCHEMAS = {
     "config.json": {
         **SEARCH,
@@ -127,6 +146,8 @@ SCHEMAS = {
         "bias": BOOL,
         "activation_function": TEXT,
     },
+    "modules.json": MODULES,
+    TEMPLATE: TEXT_OF_UTF_8,
     "adapter_config.json": {
         **dict.fromkeys(("peft_type", "task_type"), TEXT),
         **dict.fromkeys(("alpha_pattern", "rank_pattern"), OBJECT),
@@ -137,15 +158,32 @@ SCHEMAS = {
 }
 
 
-def check_schema(config, file, name):
+def check_schema(content, file, name):
     """Raises `ValueError` for a value of another type or out of the range that the schema of a file has.
 
     Args:
-        config: The content of the file, a dict.
+        content: The content of the file.
         file: Path of the file, for the message.
-        name: A key of `SCHEMAS`; files of other names are not checked.
+        name: A key of `SCHEMAS`; a file of another name may hold any object.
     """
-    for key, rule in SCHEMAS.get(name, {}).items():
-        value = config.get(key)
+    schema = SCHEMAS.get(name, {})
+    whole = schema if isinstance(schema, Rule) else OBJECT
+    check(whole.holds(content), f"{file} must hold {whole.description}.", content=content)
+    for key, rule in () if whole is schema else schema.items():
+        value = content.get(key)
         if value is not None:
             check(rule.holds(value), f"`{key}` of {file} must be {rule.description}.", **{key: value})
+
+
+def check_kept(name, content):
+    """Raises `ValueError` for a file that a model may not keep, because `to_huggingface` would write it.
+
+    Args:
+        name: Path of the file in its folder.
+        content: A str, or plain data.
+    """
+    rule = "`checkpoint_files` must hold the files of a checkpoint."
+    check(KEPT.fullmatch(name) and all(map(is_name, name.split("/"))), rule, name=name)
+    check_schema(content, name, TEMPLATE if name.endswith(".jinja") else name)
+    # It names code on the network.
+    check(isinstance(content, str) or "auto_map" not in content, rule, name=name, auto_map=True)
