@@ -32,7 +32,8 @@ def read_small(path, limit=SMALL):
         OSError: If it cannot be opened.
     """
     with open_regular(path, limit) as file:
-        return file.read(limit)
+        # Python takes the memory of as many bytes as it is asked for.
+        return file.read(min(os.fstat(file.fileno()).st_size, limit))
 
 
 def bytes_of(file, limit=SMALL):

@@ -8,6 +8,7 @@ import pathlib
 import struct
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 import zlib
 
@@ -75,6 +76,15 @@ def test_a_small_file_is_a_regular_file_of_a_bounded_size(name, tmp_path):
         read_small(tmp_path / "file")
     with pytest.raises(ValueError, match=r"Cannot read .*file"):
         read_json(tmp_path / "file")
+
+
+def test_a_small_file_takes_little_memory(tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    tracemalloc.start()
+    assert read_small(tmp_path / "file", 2**31) == b"content"
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**20
 
 
 def test_a_missing_file_is_named_with_the_rule(tmp_path):

@@ -15,7 +15,6 @@ from keras_transformer.huggingface.speech import PREPROCESSOR_CONFIG
 from keras_transformer.huggingface.tokenizers.kinds import TOKENIZER_CONFIG, starts_with_bos
 from keras_transformer.huggingface.tokenizers.post_processor import FILE, ids_around
 from keras_transformer.models import LanguageModel
-from keras_transformer.models.base import CHECKPOINT_FILES
 from keras_transformer.schemas import check_kept
 
 log = logging.getLogger(__name__)
@@ -65,7 +64,7 @@ def keep_files(model, checkpoint):
             first, _ = ids_around(folder)
             options["add_bos_token"] = starts_with_bos(folder, family.tokenizer, first[0] if first else None)
         files[TOKENIZER_CONFIG] = options
-    vars(model)[CHECKPOINT_FILES] = {name: content for name, content in files.items() if content}
+    model.keep({name: content for name, content in files.items() if content})
 
 
 def _read(folder, name):

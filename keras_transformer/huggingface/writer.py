@@ -132,11 +132,11 @@ def _described(model, model_type, tokenizers, folder, may_be_quantized=False):
             candidates.append((family, family.make_config(model)))
         except ValueError as error:
             reasons.append(str(error))
+        if candidates and not tokenizers:
+            return candidates[0]
     if not candidates:
         owner = "one family" if model_type is None else f"a {model_type!r} model"
         raise ValueError(f"`model` must be made of the parts of {owner}. {' '.join(reasons)}")
-    if not tokenizers:
-        return candidates[0]
     reasons = []
     for candidate in candidates:
         try:

@@ -274,16 +274,26 @@ class BaseModel(Configured, keras.Model):
         files = {CHECKPOINT_FILES: self.checkpoint_files} if self.checkpoint_files else {}
         return {**super().get_config(), **files}
 
+    def keep(self, files):
+        """Sets `checkpoint_files`.
+
+        Args:
+            files: A dict from a file's path to plain data or a text.
+
+        Raises:
+            ValueError: If it holds other files, or a value that such a file may not have.
+        """
+        check(isinstance(files, dict), "`checkpoint_files` must be a dict.", checkpoint_files=files)
+        for name, content in files.items():
+            check_kept(name, content)
+        # As an attribute that is set, Keras would track the dicts.
+        vars(self)[CHECKPOINT_FILES] = files
+
     @classmethod
     def from_config(cls, config):
         model = super().from_config({name: config[name] for name in config if name != CHECKPOINT_FILES})
         if CHECKPOINT_FILES in config:
-            files = config[CHECKPOINT_FILES]
-            check(isinstance(files, dict), "`checkpoint_files` must be a dict.", checkpoint_files=files)
-            for name, content in files.items():
-                check_kept(name, content)
-            # As an attribute that is set, Keras would track the dicts.
-            vars(model)[CHECKPOINT_FILES] = files
+            model.keep(config[CHECKPOINT_FILES])
         return model
 
     @classmethod
