@@ -11,6 +11,8 @@ import zlib
 
 import numpy as np
 
+from keras_transformer.checks import printable
+
 # Number of bytes of a file that is read whole. The largest tokenizer.json known has 35 MB.
 SMALL = 2**26
 # Number of bytes of a recording: an hour of stereo at 48 kHz with 32 bits has 1.4e9.
@@ -49,12 +51,12 @@ def open_regular(path, limit=None):
         # Without NONBLOCK, a pipe would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | NONBLOCK)
     except FileNotFoundError:
-        raise FileNotFoundError(f"{path} must be a file that exists.") from None
+        raise FileNotFoundError(f"{printable(str(path))} must be a file that exists.") from None
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or (limit is not None and status.st_size > limit):
         os.close(descriptor)
         size = "" if limit is None else f" of at most {limit} bytes"
-        raise ValueError(f"{path} must be a regular file{size}.")
+        raise ValueError(f"{printable(str(path))} must be a regular file{size}.")
     return open(descriptor, "rb")
 
 
@@ -63,7 +65,7 @@ def read_text(path):
     try:
         return read_small(path).decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} must hold UTF-8. Received: {error}.") from None
+        raise ValueError(f"{printable(str(path))} must hold UTF-8. Received: {error}.") from None
 
 
 def read_json(path, kind=dict):
@@ -91,7 +93,7 @@ def read_entry(path, name):
         ValueError: If there is no such file in the archive, it cannot be read, or it is compressed and large: a few
             bytes could fill the memory. Keras and NumPy write without compression.
     """
-    rule = f"{path} must hold {name}, without compression or of at most {SMALL} bytes."
+    rule = f"{printable(str(path))} must hold {name}, without compression or of at most {SMALL} bytes."
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             if not _is_bounded(archive.getinfo(name)):
@@ -109,7 +111,7 @@ def open_arrays(path, name):
             content.seek(0)
             return np.load(content)
     rule = f"an archive of NumPy, whose arrays are without compression or of at most {SMALL} bytes"
-    raise ValueError(f"{name} of {path} must be {rule}.")
+    raise ValueError(f"{name} of {printable(str(path))} must be {rule}.")
 
 
 def read_array(arrays, name, path):
@@ -150,10 +152,10 @@ def _of_kind(place, read, kind):
     try:
         value = json.loads(read())
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"Cannot read {place}: {error!s:.500}") from None
+        raise ValueError(printable(f"Cannot read {place}: {error!s:.500}")) from None
     if not isinstance(value, kind):
         name = {dict: "object", list: "array"}[kind]
-        raise ValueError(f"{place} must hold a JSON {name}. Received: a {type(value).__name__}.")
+        raise ValueError(printable(f"{place} must hold a JSON {name}. Received: a {type(value).__name__}."))
     return value
 
 

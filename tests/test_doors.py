@@ -87,6 +87,19 @@ def test_a_small_file_takes_little_memory(tmp_path):
     assert peak < 2**20
 
 
+def test_a_path_cannot_write_to_a_terminal(tmp_path):
+    folder = tmp_path / "\x1b[2J\n"
+    folder.mkdir()
+    (folder / "bytes").write_bytes(b"\xff")
+    (folder / "list").write_bytes(b"[]")
+    for name in ("missing", "bytes", "list", ""):
+        with pytest.raises((ValueError, OSError), match=r"\\x1b\[2J\\n") as caught:
+            read_json(folder / name)
+        assert str(caught.value).isprintable()
+    with pytest.raises(ValueError, match=r"\\x1b\[2J\\n"):
+        read_entry(folder / "list", "a")
+
+
 def test_a_missing_file_is_named_with_the_rule(tmp_path):
     for read in (read_json, SentencePieceTokenizer.load):
         with pytest.raises(ValueError, match="must be a file that exists") as caught:

@@ -1,12 +1,12 @@
 """The base classes of the servables that read text and write text: `Translator` and `TextGenerator`."""
 
 import dataclasses
-import math
 
 import tensorflow as tf
 
 from keras_transformer.checks import check_count
 from keras_transformer.decoding import Greedy, MinLength, Sample
+from keras_transformer.decoding.loop import MOST_TOKENS
 from keras_transformer.masks import lengths_of
 from keras_transformer.request_options import OPTIONS, SIGNATURE, columns
 from keras_transformer.serving.signatures import CHARACTERS_PER_TOKEN, Output, function_of
@@ -244,7 +244,7 @@ class Searcher(Writer):
         options = strategy, max_length, constraints
         super().__init__(model, target_tokenizer, *options, tokenizer_name="target_tokenizer")
         self.check_tokenizer(source_tokenizer, "source_vocab_size", "source_tokenizer")
-        longest = math.inf if model.max_positions is None else model.max_positions
+        longest = MOST_TOKENS if model.max_positions is None else model.max_positions
         check_count(2, longest, max_source_length=max_source_length)
         self.source_tokenizer = source_tokenizer
         self.max_source_length = max_source_length

@@ -1,11 +1,11 @@
 """The base classes of the servables that read texts with an `EncoderModel`: classifiers and embedders."""
 
 import functools
-import math
 
 import tensorflow as tf
 
 from keras_transformer.checks import check_count
+from keras_transformer.decoding.loop import MOST_TOKENS
 from keras_transformer.models import EncoderModel
 from keras_transformer.serving.servable import Servable
 from keras_transformer.serving.signatures import Output, Signatures, function_of, readable
@@ -138,7 +138,7 @@ class TextEncoder(Servable):
                 raise ValueError(
                     f"`tokenizer` must have the model's `{name}`. Received: {received}, the model's is {expected}."
                 )
-        longest = model.embeddings.max_length or math.inf
+        longest = model.embeddings.max_length or MOST_TOKENS
         max_source_length = min(DEFAULT_LENGTH, longest) if max_source_length is None else max_source_length
         check_count(3 if pairs else 2, longest, max_source_length=max_source_length)
         self.tokenizer = tokenizer

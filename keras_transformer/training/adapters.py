@@ -8,7 +8,7 @@ import zipfile
 import keras
 import numpy as np
 
-from keras_transformer.checks import check, check_positive, check_range, printable
+from keras_transformer.checks import check, check_finite_weights, check_positive, check_range, printable
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.models.base import ADAPTED
 from keras_transformer.untrusted import open_arrays, open_regular, read_array, read_json_entry
@@ -170,6 +170,7 @@ def restore_state(model, path):
                 f"{path} must say how the model was compiled: {printable(str(error), 500)}"
             ) from error
         assign_stored(_state(model), values, path)
+    check_finite_weights(model, path)
 
 
 def assign_stored(variables, values, path):

@@ -268,6 +268,7 @@ def test_limits_ids_and_tokenizers_that_do_not_fit_are_refused():
     }
     for sizes, wrong, rule in (
         ((260,), {"max_source_length": 1}, "max_source_length=1"),
+        ((260,), {"max_source_length": 10**12}, "at most 1000000. Received: max_source_length=10"),
         ((260,), {"max_length": 0}, "max_length=0"),
         ((100, 260), {}, r"source_tokenizer.*ids=260, source_vocab_size=100"),
         ((260, 90), {}, r"target_tokenizer.*ids=260, target_vocab_size=90"),

@@ -15,6 +15,7 @@ from keras_transformer.training import (
     checkpoints,
     load_checkpoint,
 )
+from keras_transformer.training.adapters import write_state
 
 
 def adapted(everywhere=True):
@@ -71,6 +72,17 @@ def test_a_training_of_adapters_resumes_as_if_it_had_never_stopped(everywhere, t
     assert paths[0] == paths[1]
     resumed = trained(loaded, tmp_path / "parts", epochs=2, initial_epoch=1)
     np.testing.assert_equal(resumed.get_weights(), whole.get_weights())
+
+
+def test_a_state_of_adapters_without_numbers_is_refused(tmp_path):
+    """Its file holds the adapters apart from the weights that Keras saves."""
+    model, path = adapted(), tmp_path / "checkpoint-0001.keras"
+    model.optimizer.build(model.trainable_variables)
+    model.save(path)
+    model.decoder.layers[0].self_attention.value_dense.lora_kernel_a.assign(np.full((4, 2), np.nan))
+    write_state(model, path)
+    with pytest.raises(ValueError, match=r"checkpoint-0001\.keras must be neither NaN nor infinite"):
+        load_checkpoint(path)
 
 
 def test_a_saved_model_of_adapters_has_merged_kernels_and_no_optimizer(tmp_path):
