@@ -20,12 +20,13 @@ log = logging.getLogger(__name__)
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
 LENGTH = "sentence_bert_config.json"
-POOLINGS = {**CLASSIFIER_POOLINGS, "lasttoken": "last"}
+POOLINGS = {**CLASSIFIER_POOLINGS, "lasttoken": "last", "max": "max"}
 # The keys of older folders, one for each pooling.
 POOLING_KEYS = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_max_tokens": "max",
 }
 # Dense modules by the ends of the names of PyTorch's activations.
 ACTIVATIONS = {
@@ -77,8 +78,8 @@ def embedder_options(folder, prompt_name=None):
     """Reads how a folder of sentence-transformers makes vectors: arguments of `serving.Embedder`.
 
     Args:
-        folder: A path. The folder holds modules.json with a transformer, a pooling ("mean", "cls" or "lasttoken"),
-            perhaps dense layers, and perhaps a normalisation.
+        folder: A path. The folder holds modules.json with a transformer, a pooling ("mean", "max", "cls" or
+            "lasttoken"), perhaps dense layers, and perhaps a normalisation.
         prompt_name: Name of the prompt that is put before each text, such as "query"; None for the default one.
 
     Returns:

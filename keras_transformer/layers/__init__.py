@@ -16,6 +16,7 @@ from keras_transformer.layers.embedding import (
 from keras_transformer.layers.feed_forward import FeedForward, GatedFeedForward
 from keras_transformer.layers.images import ImagePreprocessing, PatchEmbedding
 from keras_transformer.layers.mixture import MixtureOfExperts
+from keras_transformer.layers.pooling import ClassToken, Pooling
 from keras_transformer.layers.positions import (
     ALiBi,
     AttentionPositions,
@@ -40,6 +41,7 @@ from keras_transformer.layers.stack import Decoder, DecoderLayer, Encoder, Encod
 __all__ = [
     "ALiBi",
     "AttentionPositions",
+    "ClassToken",
     "ConvolutionalSubsampling",
     "Decoder",
     "DecoderLayer",
@@ -62,6 +64,7 @@ __all__ = [
     "MultiHeadAttention",
     "PatchEmbedding",
     "Place",
+    "Pooling",
     "PositionalEncoding",
     "Projection",
     "RMSNormalization",

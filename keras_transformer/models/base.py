@@ -55,7 +55,7 @@ class BaseModel(Configured, keras.Model):
         vars(model)["quantize"] = quantize
         return model
 
-    def built_part(self, value, name, shape, kind=keras.layers.Layer):
+    def built_part(self, value, name, shape, kind=keras.layers.Layer, *more_shapes):
         """Returns a layer that the constructor was given, built, or None.
 
         Args:
@@ -63,14 +63,33 @@ class BaseModel(Configured, keras.Model):
             name: Name of the argument.
             shape: Shape of the layer's input.
             kind: The class that the layer must have.
+            *more_shapes: Shapes of its other inputs.
 
         Raises:
             ValueError: If it is not of class `kind`.
         """
         layer = check_part(value, name, kind)
         if layer is not None:
-            ensure_built(layer, shape)
+            ensure_built(layer, shape, *more_shapes)
         return layer
+
+    def built_pooler(self, value, shape):
+        """Returns a layer that makes one vector of the states of each row, built, and the shape of the vectors.
+
+        Args:
+            value: A layer, or None.
+            shape: Shape of the states.
+
+        Returns:
+            The layer and its shape, both None for None.
+        """
+        pooler = self.built_part(value, "pooler", shape)
+        if pooler is None:
+            return None, None
+        pooled = pooler.compute_output_spec(keras.KerasTensor(shape, dtype=self.compute_dtype))
+        rule = "`pooler` must make one vector of the states of a row, `(batch, features)`."
+        check(len(pooled.shape) == 2, rule, pooler=pooler, output_shape=tuple(pooled.shape))
+        return pooler, tuple(pooled.shape)
 
     def built_encoder(self, value, shape, kind=Encoder):
         """Returns a built encoder. Refuses any other value, such as None or a `Decoder`."""

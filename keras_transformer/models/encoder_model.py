@@ -6,12 +6,13 @@ from keras_transformer.checks import check, check_choice, check_ids
 from keras_transformer.execution import ops
 from keras_transformer.execution.int8 import set_quantization_config, two_parts
 from keras_transformer.execution.ops import at_least_float32
-from keras_transformer.keras_internals import sublayers
+from keras_transformer.keras_internals import set_implicit_mask, sublayers
 from keras_transformer.layers import TokenEmbedding
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.base import takes_argument
+from keras_transformer.layers.pooling import POOLINGS, pooled_states
 from keras_transformer.models.base import BaseModel, with_table
-from keras_transformer.models.heads import POOLINGS, PROJECTED, Head, ProjectedPooler, pooled_states
+from keras_transformer.models.heads import PROJECTED, Head, ProjectedPooler
 
 INPUTS = ("token_ids", "segment_ids")
 
@@ -27,7 +28,8 @@ class EncoderModel(BaseModel):
     Args:
         embeddings: `Embeddings`. A head that scores ids needs their `output_bias=True`.
         encoder: An `Encoder`.
-        pooler: A layer that makes the vector of a text, such as `Pooler()`, or None.
+        pooler: A layer that makes the vector of a text, such as `Pooler()` or `layers.Pooling("max")`, or None. An
+            argument `padding_mask` of its `call` gets the mask of real tokens, bool `(batch, length)`.
         head: A `Head`, or None for the states themselves.
         pad_id: The id that fills rows up; no token attends to it.
         cls_id: The id that starts a text; None where it is not known.
@@ -45,7 +47,8 @@ class EncoderModel(BaseModel):
 
     Returns:
         The output of the head, such as logits; without a head the states `(batch, length, d_model)`; `choices` comes
-        after `batch` where there are any. Then the scores, where asked for.
+        after `batch` where there are any. Then the scores, where asked for. States have Keras's implicit mask of the
+        padding, which `layers.Pooling` reads.
 
     Raises:
         ValueError: If an id is not in the vocabulary, a part has another class, such as a `Decoder`, or the head scores
@@ -89,8 +92,9 @@ class EncoderModel(BaseModel):
         self.num_separators = num_separators
         self.starts_with_cls = starts_with_cls
         shape = (None, None, self.d_model)
-        self.pooler = self.built_part(pooler, "pooler", shape, Head)
-        self.head = self.built_part(head, "head", shape, Head)
+        self.pooler, pooled_shape = self.built_pooler(pooler, shape)
+        more = () if pooled_shape is None else (pooled_shape,)
+        self.head = self.built_part(head, "head", shape, Head, *more)
         rule = "`head` scores ids, and each id needs a bias: make the embeddings with `output_bias=True`."
         check(head is None or not head.scores_ids or embeddings.tokens.output_bias, rule, head=head)
         self.encoder = self.built_encoder(encoder, shape)
@@ -134,20 +138,25 @@ class EncoderModel(BaseModel):
         Args:
             states: `(rows, length, d_model)`.
             training: Whether to drop.
-            padding_mask: bool `(rows, length)`, True where a token is real; all are when None. A pooler may read it.
+            padding_mask: bool `(rows, length)`, True where a token is real; all are when None. The pooler and the head
+                may read it.
         """
         if self.head is None:
             return states
         pooled = None if self.pooler is None else self._pooled(states, padding_mask)
-        y = self.head(states, pooled, training=training)
+        y = self.head(states, pooled, training=training, **_mask_for(self.head, padding_mask))
         return self.embeddings.tokens(y, reverse=True) if self.head.scores_ids else y
 
     def call(self, inputs, training=None, return_attention_scores=False):
         results = self.encode(inputs, training, return_attention_scores)
         y, scores, _ = unpack(results, return_attention_scores)
-        y = self.read(y, training, self.padding_mask(inputs))
+        real = self.padding_mask(inputs)
+        y = self.read(y, training, real)
         *_, axes = _read(inputs)
-        y = y if len(axes) == 1 else ops.reshape(y, (*axes, *ops.shape(y)[1:]))
+        if len(axes) > 1:
+            y, real = (ops.reshape(x, (*axes, *ops.shape(x)[1:])) for x in (y, real))
+        if self.head is None:
+            set_implicit_mask(y, real)
         return pack(y, scores)
 
     def input_signature(self):
@@ -168,8 +177,7 @@ class EncoderModel(BaseModel):
         return self._pooled(self.encode(inputs, training=False), self.padding_mask(inputs))
 
     def _pooled(self, states, padding_mask):
-        masks = {"padding_mask": padding_mask} if takes_argument(self.pooler, "padding_mask") else {}
-        return self.pooler(states, **masks)
+        return self.pooler(states, **_mask_for(self.pooler, padding_mask))
 
     def embed(self, inputs, pooling="mean"):
         """Makes a vector for each text, to compare texts by or to search.
@@ -177,8 +185,8 @@ class EncoderModel(BaseModel):
         Args:
             inputs: The inputs of a call.
             pooling: "mean" of the states of all tokens but padding (Reimers and Gurevych, 2019, "Sentence-BERT",
-                section 3), "first" for the state of `[CLS]`, "last" for that of the last token that is not padding, or
-                "projected" for the output of the model's `ProjectedPooler`.
+                section 3), "max" over them, "first" for the state of `[CLS]`, "last" for that of the last token that
+                is not padding, or "projected" for the output of the model's `ProjectedPooler`.
 
         Returns:
             float32 `(batch, vector_width(pooling))`; 0 for a text of padding alone, but for "projected".
@@ -236,6 +244,11 @@ class EncoderModel(BaseModel):
             if part is not None:
                 _copy(part, copy)
         return model
+
+
+def _mask_for(layer, padding_mask):
+    """Returns the mask as the named argument of a layer's `call`; nothing where it takes none."""
+    return {"padding_mask": padding_mask} if takes_argument(layer, "padding_mask") else {}
 
 
 def _copy(part, copy):

@@ -10,14 +10,12 @@ import keras
 from keras_transformer.checks import check, check_choice, check_labels, check_positive
 from keras_transformer.execution import ops
 from keras_transformer.execution.ops import at_least_float32
-from keras_transformer.layers import Dropout
-from keras_transformer.layers.base import Configured
+from keras_transformer.layers import Dropout, Pooling
+from keras_transformer.layers.base import Configured, ensure_built
 from keras_transformer.layers.feed_forward import get_activation
 from keras_transformer.layers.residual import NORMS
 from keras_transformer.layers.rules import RULES
-from keras_transformer.masks import as_token_mask
 
-POOLINGS = ("mean", "first", "last")
 # The pooling of a model whose pooler is a `ProjectedPooler`.
 PROJECTED = "projected"
 INITIALIZER = {"class_name": "TruncatedNormal", "config": {"stddev": 0.02}}  # BERT's
@@ -33,6 +31,13 @@ class Head(Configured, keras.layers.Layer):
 
     scores_ids = False
     reads_pooled = True
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def compute_mask(self, states, mask=None):
+        return None
 
     def build(self, states_shape, pooled_shape=None):
         """Creates the weights; `states_shape` is `(batch, length, d_model)`."""
@@ -59,32 +64,6 @@ class Head(Configured, keras.layers.Layer):
         return norm
 
 
-def mean_of_tokens(states, padding_mask=None):
-    """Computes the mean of the states of the real tokens.
-
-    Args:
-        states: `(batch, length, d_model)`.
-        padding_mask: bool `(batch, length)`, True where a token is real; None for all.
-
-    Returns:
-        `(batch, d_model)`; 0 for a text of padding alone.
-    """
-    if padding_mask is None:
-        return ops.mean(states, axis=1)
-    real = ops.cast(padding_mask, states.dtype)[..., None]
-    return ops.divide_no_nan(ops.sum(states * real, axis=1), ops.sum(real, axis=1))
-
-
-def pooled_states(states, pooling, padding_mask=None):
-    """Returns one of `POOLINGS` of the states: `(batch, d_model)`; arguments as in `mean_of_tokens`."""
-    if pooling == "mean":
-        return mean_of_tokens(states, padding_mask)
-    if pooling == "first" or padding_mask is None:
-        return states[:, 0 if pooling == "first" else -1]
-    places = ops.arange(ops.shape(padding_mask)[1], dtype="int32") * ops.cast(padding_mask, "int32")
-    return ops.take_along_axis(states, ops.max(places, axis=1)[:, None, None], axis=1)[:, 0]
-
-
 @keras.saving.register_keras_serializable("keras_transformer")
 class Pooler(Head):
     """`tanh(W h + b)` of the first position's state, the vector of a text (Devlin et al., 2019, "BERT", section 3).
@@ -98,8 +77,8 @@ class Pooler(Head):
         norm: Norm of the result, one of `layers.residual.NORMS`, such as "layer_without_bias" in ModernBERT; None for
             none.
         layer_norm_epsilon: Number added in the norm.
-        pooling: "first" for the state of the first position, "last" for that of the last real token, "mean" for the
-            mean of the states of the real tokens.
+        pooling: A pooling of `layers.Pooling`: "first" for the state of the first position, "last" for that of the last
+            real token, "mean", "max" or "attention" over the states of the real tokens.
 
     Call arguments:
         states: `(batch, length, d_model)`.
@@ -130,22 +109,23 @@ class Pooler(Head):
     ):
         super().__init__(**kwargs)
         check_choice([None, *NORMS], norm=norm)
-        check_choice(POOLINGS, pooling=pooling)
         self.activation = get_activation(activation)
         self.dropout = dropout
         self.use_bias = use_bias
         self.norm_kind = norm
         self.layer_norm_epsilon = layer_norm_epsilon
         self.pooling = pooling
+        self.pool = Pooling(pooling, dtype=self.dtype_policy, name="pool")
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
 
     def build(self, states_shape, pooled_shape=None):
+        ensure_built(self.pool, states_shape)
         width = states_shape[-1]
         self.dense = self._add_dense("dense", width, width, self.activation, self.use_bias)
         self.norm = self._add_norm(self.norm_kind, self.layer_norm_epsilon, width)
 
     def call(self, states, pooled=None, training=None, padding_mask=None):
-        pooled = pooled_states(states, self.pooling, as_token_mask(padding_mask))
+        pooled = self.pool(states, padding_mask=padding_mask)
         y = self.dense(self.drop(pooled, training=training))
         return y if self.norm is None else self.norm(y)
 
@@ -166,8 +146,8 @@ class ProjectedPooler(Head):
         units: Widths of the dense layers, a list of int.
         activations: Name or function of the activation of each layer, a list; "linear" for none.
         use_bias: Whether each layer has a bias, a list of bool.
-        pooling: "mean" for the mean of the states of the real tokens, "first" for the state of the first position,
-            "last" for that of the last real token.
+        pooling: A pooling of `layers.Pooling`: "mean", "max" or "attention" over the states of the real tokens, "first"
+            for the state of the first position, "last" for that of the last real token.
 
     Call arguments:
         states: `(batch, length, d_model)`.
@@ -192,13 +172,14 @@ class ProjectedPooler(Head):
         rule = "`activations` and `use_bias` must have a value for each of `units`, of which there is one at least."
         lengths = {"units": units, "activations": activations, "use_bias": use_bias}
         check(units and len(units) == len(activations) == len(use_bias), rule, **lengths)
-        check_choice(POOLINGS, pooling=pooling)
         self.units = list(units)
         self.activations = [get_activation(activation) for activation in activations]
         self.use_bias = list(use_bias)
         self.pooling = pooling
+        self.pool = Pooling(pooling, dtype=self.dtype_policy, name="pool")
 
     def build(self, states_shape, pooled_shape=None):
+        ensure_built(self.pool, states_shape)
         widths = [states_shape[-1], *self.units]
         self.layers = [
             self._add_dense(f"projection_{i}", units, width, activation, use_bias)
@@ -208,7 +189,7 @@ class ProjectedPooler(Head):
         ]
 
     def call(self, states, pooled=None, training=None, padding_mask=None):
-        x = pooled_states(states, self.pooling, as_token_mask(padding_mask))
+        x = self.pool(states, padding_mask=padding_mask)
         for layer in self.layers:
             x = layer(x)
         return x
@@ -284,7 +265,8 @@ class _Scores(Head):
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="drop")
 
     def build(self, states_shape, pooled_shape=None):
-        self.dense = self._add_dense("dense", self.num_classes, states_shape[-1])
+        read = pooled_shape if self.reads_pooled and pooled_shape else states_shape
+        self.dense = self._add_dense("dense", self.num_classes, read[-1])
 
     def _scores(self, vectors, training):
         scores = self.dense(self.drop(vectors, training=training))

@@ -5,7 +5,7 @@ import keras
 from keras_transformer.checks import check, height_and_width
 from keras_transformer.execution import ops
 from keras_transformer.execution.ops import at_least_float32
-from keras_transformer.layers import Dropout, LearnedPositions, PatchEmbedding
+from keras_transformer.layers import ClassToken, Dropout, LearnedPositions, PatchEmbedding, Pooling
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.base import ensure_built
 from keras_transformer.models.base import BaseModel
@@ -13,7 +13,7 @@ from keras_transformer.models.base import BaseModel
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class VisionTransformer(BaseModel):
-    """A stack of encoder layers over the patches of an image and a class token, whose last state gives the class.
+    """A stack of encoder layers over the patches of an image, and a class token whose last state gives the class.
 
     Dosovitskiy et al., 2021, "An Image is Worth 16x16 Words", section 3.1. ViT-Base (table 1) has a pre-norm stack with
     one more norm at the end:
@@ -30,19 +30,19 @@ class VisionTransformer(BaseModel):
         channels: Channels of an image: 3 for colour, 1 for grey.
         dropout: Share of the embeddings dropped in training.
         pooler: A layer that the class token's last state goes through, such as `keras.layers.Dense(768, "tanh")`: the
-            hidden layer that the paper's head has in pretraining. None for none.
+            hidden layer that the paper's head has in pretraining. Or a `layers.Pooling`, which reads the last states of
+            all patches; then there is a class token for `Pooling("first")` alone. None for none.
         **kwargs: Keras's `name`, `dtype`, `trainable`.
 
     Call arguments:
         images: `(batch, height, width, channels)`, in the range that the model is trained on.
         training: Whether to drop.
         return_attention_scores: Whether to return each layer's attention scores too,
-            `(batch, num_heads, 1 + patches, 1 + patches)`; the class token comes first.
+            `(batch, num_heads, 1 + patches, 1 + patches)`; the class token comes first, where there is one.
 
     Returns:
-        Logits, float32 `(batch, num_classes)`. Without `num_classes` the pooler's output for the class token,
-        `(batch, features)`; without a pooler too the last states, `(batch, 1 + patches, d_model)`. Then the scores,
-        where asked for.
+        Logits, float32 `(batch, num_classes)`. Without `num_classes` the pooler's output, `(batch, features)`; without
+        a pooler too the last states, `(batch, 1 + patches, d_model)`. Then the scores, where asked for.
 
     Raises:
         ValueError: If a size is not positive, a patch's does not divide the image's, `encoder` is not an `Encoder`, or
@@ -82,26 +82,27 @@ class VisionTransformer(BaseModel):
         self.channels = channels
         self.dropout = dropout
         rows, columns = (n // p for n, p in zip(self.image_size, self.patch_size, strict=True))
-        self.positions = LearnedPositions(1 + rows * columns, dtype=policy, name="positions")
+        self.pools = isinstance(pooler, Pooling)
+        self.class_token = None
+        if not self.pools or pooler.pooling == "first":
+            self.class_token = ClassToken(dtype=policy, name="class_token")
+        self.positions = LearnedPositions(
+            (self.class_token is not None) + rows * columns, dtype=policy, name="positions"
+        )
         self.drop = Dropout(dropout, dtype=policy, name="drop")
         shape = (None, self.positions.max_length, d_model)
         self.encoder = self.built_encoder(encoder, shape)
-        self.pooler = self.built_part(pooler, "pooler", (None, d_model))
+        token_shape = (None, d_model)
+        self.pooler, vector = self.built_pooler(pooler, shape if self.pools else token_shape)
         self.head = None
         if num_classes is not None:
             self.head = keras.layers.Dense(num_classes, dtype=policy, name="head")
-        self.class_token = self.add_weight(
-            name="class_token",
-            shape=(d_model,),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-        )
+        if self.class_token is not None:
+            self.class_token.build(shape)
         ensure_built(self.patches, (None, *self.image_size, channels))
         ensure_built(self.positions, shape)
         if self.head is not None:
-            token_shape = (None, d_model)
-            self.head.build(
-                token_shape if self.pooler is None else self.pooler.compute_output_shape(token_shape)
-            )
+            self.head.build(token_shape if self.pooler is None else vector)
         self.built = True
 
     def encode(self, images, training=None, return_attention_scores=False):
@@ -119,15 +120,14 @@ class VisionTransformer(BaseModel):
         rule = f"`images` must have shape `(batch, {', '.join(map(str, expected))})`."
         check(tuple(images.shape[1:]) == expected, rule, shape=tuple(images.shape))
         x = self.patches(images)
-        token = ops.cast(self.class_token, x.dtype)
-        tokens = ops.broadcast_to(token, (ops.shape(x)[0], 1, self.d_model))
-        x = self.drop(self.positions(ops.concatenate([tokens, x], axis=1)), training=training)
+        x = x if self.class_token is None else self.class_token(x)
+        x = self.drop(self.positions(x), training=training)
         return self.run_encoder(x, training=training, return_attention_scores=return_attention_scores)
 
     def call(self, images, training=None, return_attention_scores=False):
         results = self.encode(ops.convert_to_tensor(images), training, return_attention_scores)
         x, scores, _ = unpack(results, return_attention_scores)
-        if self.pooler is not None or self.head is not None:
+        if not self.pools and (self.pooler is not None or self.head is not None):
             x = x[:, 0]
         if self.pooler is not None:
             x = self.pooler(x)

@@ -323,12 +323,12 @@ class Viewer {
   }
 
   drawPictures() {
-    const { group, state, view } = this;
+    const { group, state, view } = this, before = group.rows.length - view.image.rows * view.image.columns;
     [...byId("pictures").children].forEach((figure, place) => {
       const head = place + MEAN;
       figure.hidden = !state.heads.has(head);
-      const weights = [...group.weights(state.layer, head, state.row)].slice(1); // without the class token
-      if (!figure.hidden) drawPicture(figure.lastElementChild, view.image, weights, state.row - 1);
+      const weights = [...group.weights(state.layer, head, state.row)].slice(before); // without the class token
+      if (!figure.hidden) drawPicture(figure.lastElementChild, view.image, weights, state.row - before);
     });
   }
 

@@ -116,7 +116,7 @@ def record_image(model, image, picture, name):
         _, scores = model.encode(image[None], training=False, return_attention_scores=True)
     rows, columns = (n // p for n, p in zip(model.image_size, model.patch_size, strict=True))
     patches = [f"patch {row + 1},{column + 1}" for row in range(rows) for column in range(columns)]
-    labels = ["class token", *patches]
+    labels = patches if model.class_token is None else ["class token", *patches]
     return {
         "text": name,
         "groups": [_group("encoder", labels, labels, {"encoder": scores}, vectors)],

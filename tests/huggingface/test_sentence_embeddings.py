@@ -80,6 +80,8 @@ def test_options_of_an_older_folder(tmp_path):
     assert embedder_options(folder, "query") == {**options, "prompt": "q: "}
     first = sentence_modules(tmp_path / "first", {"pooling_mode_cls_token": True}, ("Transformer", "Pooling"))
     assert embedder_options(first) == {**options, "pooling": "first", "normalize": False}
+    highest = sentence_modules(tmp_path / "max", {"pooling_mode_max_tokens": True})
+    assert embedder_options(highest)["pooling"] == "max"
 
 
 TWO = ("Transformer", "Pooling")
@@ -89,8 +91,8 @@ QUERY = {"default_prompt_name": "q", "prompts": {"q": "q: "}}
 @pytest.mark.parametrize(
     ("pooling", "modules", "config", "message"),
     [
-        ({"pooling_mode": "max"}, TWO, {}, "Received: \\['max'\\]"),
-        ({**MEAN, "pooling_mode_max_tokens": True}, TWO, {}, "mode_max_tokens"),
+        ({"pooling_mode": "weightedmean"}, TWO, {}, "Received: \\['weightedmean'\\]"),
+        ({**MEAN, "pooling_mode_max_tokens": True}, TWO, {}, "Received: \\['mean', 'max'\\]"),
         (MEAN, (*TWO, "CNN"), {}, "CNN"),
         (MEAN, ("Transformer", "Dense", "Pooling"), {}, "Dense"),
         ({**MEAN, "temperature": 0.5}, TWO, {}, "temperature=0.5"),

@@ -145,7 +145,7 @@ def test_a_pooler_may_read_the_mean_of_the_real_tokens_and_end_with_a_norm():
     assert_close(model(more), model(TEXTS), 1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "first", "last"])
+@pytest.mark.parametrize("pooling", ["mean", "max", "first", "last"])
 def test_projected_vectors_are_dense_layers_over_the_pooled_states(pooling):
     pooler = ProjectedPooler([5, 7], ["tanh", "linear"], [True, False], pooling)
     model = made(pooler=pooler)
@@ -165,7 +165,7 @@ def test_projected_vectors_are_dense_layers_over_the_pooled_states(pooling):
         (([], [], []), "of which there is one at least"),
         (([5], ["tanh", "tanh"], [True]), "must have a value for each of `units`"),
         (([0], ["tanh"], [True]), "`units` must be a positive integer"),
-        (([5], ["tanh"], [True], "max"), "pooling='max'"),
+        (([5], ["tanh"], [True], "sum"), "pooling='sum'"),
     ],
 )
 def test_a_projected_pooler_refuses_lists_that_do_not_fit(arguments, message):
@@ -198,10 +198,47 @@ def test_embeddings_are_means_over_real_tokens_or_the_first_state():
     assert_close(model.embed(TEXTS, "first"), states[:, 0], 2e-5)
     last = [row[real][-1] for row, real in zip(states, REAL, strict=True)]
     assert_close(model.embed(TEXTS, "last"), np.array(last), 2e-5)
-    for pooling in ("mean", "first", "last"):
+    highest = [row[real].max(axis=0) for row, real in zip(states, REAL, strict=True)]
+    assert_close(model.embed(TEXTS, "max"), np.array(highest), 2e-5)
+    for pooling in ("mean", "max", "first", "last"):
         assert_close(model.embed(np.zeros((2, 3), "int32"), pooling), np.zeros((2, D_MODEL)), 0)
-    with pytest.raises(ValueError, match="pooling='max'"):
-        model.embed(TEXTS, "max")
+    with pytest.raises(ValueError, match="pooling='attention'"):
+        model.embed(TEXTS, "attention")
+
+
+def test_a_pooling_is_a_pooler_and_heads_read_its_vector():
+    for pooler in (layers.Pooling("max"), layers.Pooling("attention")):
+        model = made(head=ClassificationHead(CLASSES, 0.0), pooler=pooler)
+        vectors = as_numpy(model.pooled(TEXTS))
+        assert_close(
+            model(TEXTS), vectors @ as_numpy(model.head.dense.kernel) + as_numpy(model.head.dense.bias)
+        )
+        if pooler.pooling == "max":
+            assert_close(vectors, model.embed(TEXTS, "max"))
+        more = {name: np.pad(ids, ((0, 0), (0, 2))) for name, ids in TEXTS.items()}
+        assert_close(model(more), model(TEXTS), 1e-5)
+        assert_close(model.pooled(np.zeros((2, 3), "int32")), np.zeros((2, D_MODEL)), 0)
+
+
+def test_a_head_has_the_width_of_its_pooler():
+    projected = ProjectedPooler([7], ["tanh"], [True], "attention")
+    model = made(head=ClassificationHead(CLASSES), pooler=projected)
+    assert model.head.dense.kernel.shape == (7, CLASSES)
+    with pytest.raises(ValueError, match="`pooler` must make one vector"):
+        made(pooler=layers.FeedForward(5))
+
+
+def test_a_pooler_as_the_head_leaves_padding_out():
+    model = made(head=Pooler(pooling="mean"))
+    more = {name: np.pad(ids, ((0, 0), (0, 2))) for name, ids in TEXTS.items()}
+    assert_close(model(more), model(TEXTS), 1e-5)
+
+
+def test_states_tell_a_pooling_of_a_functional_model_what_is_padding():
+    inputs = keras.Input((None,), dtype="int32")
+    model = made()
+    found = keras.Model(inputs, layers.Pooling()(model(inputs)))(TEXTS["token_ids"])
+    assert_close(found, model.embed(TEXTS["token_ids"]), 1e-5)
 
 
 # Other heads.

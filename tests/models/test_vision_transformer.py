@@ -24,7 +24,7 @@ def by_parts(model, x):
         for left in range(0, SIZE[1], width):
             patch = x[:, top : top + height, left : left + width]
             rows.append(np.tensordot(patch, kernel, axes=3) + bias)
-    token = np.broadcast_to(as_numpy(model.class_token), rows[0].shape)
+    token = np.broadcast_to(as_numpy(model.class_token.vector), rows[0].shape)
     states = np.stack([token, *rows], axis=1) + as_numpy(model.positions.embeddings)
     return as_numpy(model.encoder(states.astype("float32")))
 
@@ -50,6 +50,22 @@ def test_output_without_classes_is_states_or_the_pooled_vector():
     both = small(pooler=keras.layers.Dense(5, "tanh"))
     assert both.head.kernel.shape == (5, CLASSES)
     assert both(x).shape == (2, CLASSES)
+
+
+@pytest.mark.parametrize("kind", ["mean", "attention", "first"])
+def test_a_pooling_reads_the_states_of_all_patches(kind):
+    model, x = small(pooler=layers.Pooling(kind)), images()
+    states = model.encode(x)
+    assert states.shape[1] == PATCHES + (kind == "first")
+    assert (model.class_token is None) is (kind != "first")
+    pooled = as_numpy(layers.Pooling(kind)(states)) if kind == "mean" else as_numpy(model.pooler(states))
+    kernel, bias = (as_numpy(weight) for weight in (model.head.kernel, model.head.bias))
+    assert_close(model(x), pooled @ kernel + bias)
+    again = type(model).from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    assert_close(again(x), model(x), 0)
+    plain = small(None, pooler=layers.Pooling(kind))
+    assert plain(x).shape == (2, 12)
 
 
 def test_grey_images_of_other_sizes():

@@ -97,7 +97,7 @@ class VitFamily(Family):
         prefix = "" if model.num_classes is None else self.prefix
         embeddings, kernel = f"{prefix}embeddings", model.patches.projection.kernel
         height, width, channels, d_model = kernel.shape
-        yield Tensor(f"{embeddings}.cls_token", (1, 1, d_model), (model.class_token,), (0, 1, 2))
+        yield Tensor(f"{embeddings}.cls_token", (1, 1, d_model), (model.class_token.vector,), (0, 1, 2))
         length = model.positions.max_length
         positions = (model.positions.embeddings,)
         yield Tensor(f"{embeddings}.position_embeddings", (1, length, d_model), positions, (0, 1, 2))
