@@ -162,8 +162,8 @@ def main():
             for each in zip(*((r["seconds"][0], r["peak"]) for r in found[side]), strict=True)
         )
         print(
-            f"{side:7} {found[side][0]['trained']:,} numbers trained; {statistics.median(speeds):.0f} positions a CPU second; "
-            f"first step {first:.1f} CPU s; peak {peak:,.0f} MB"
+            f"{side:7} {found[side][0]['trained']:,} numbers trained; {statistics.median(speeds):.0f} positions a CPU "
+            f"second; first step {first:.1f} CPU s; peak {peak:,.0f} MB"
         )
     losses = zip(found["ours"][0]["values"], found["theirs"][0]["values"], strict=True)
     print(

@@ -190,17 +190,7 @@ def _fill_generate(parser):
 
 def _fill_evaluate(parser):
     parser.add_argument("run", metavar="RUN", type=InputPath, help=answer_options.FOLDER_TO_TRANSLATE_WITH)
-    data = parser.add_argument_group("data", **NO_DEFAULT)
-    data.add_argument("--source", metavar="FILE", type=InputPath, help="source sentences")
-    data.add_argument(
-        "--target", metavar="FILE", type=InputPath, help="their reference translations, line by line"
-    )
-    data.add_argument(
-        "--pairs",
-        metavar="FILE.tsv",
-        type=InputPath,
-        help="instead of --source and --target: lines source<TAB>target",
-    )
+    training_options.add_pairs(parser)
     parser.add_argument(
         "--tokenize",
         default="13a",

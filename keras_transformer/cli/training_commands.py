@@ -16,8 +16,8 @@ def options_among(options, *names):
 
 
 def read_pairs(options, prefix="", required=True):
-    """Reads the pairs from two files or one TSV; without files it returns None, or raises if they are required."""
-    from keras_transformer.data import read_parallel, read_tsv
+    """Reads the pairs from two files or one table; without files it returns None, or raises if they are required."""
+    from keras_transformer.data import read_parallel, read_table, read_tsv
 
     source, target, pairs = (
         getattr(options, f"{prefix}{name}", None) for name in ("source", "target", "pairs")
@@ -25,7 +25,14 @@ def read_pairs(options, prefix="", required=True):
     dashed = prefix.replace("_", "-")
     if pairs and (source or target):
         raise ValueError(f"Give --{dashed}pairs, or --{dashed}source and --{dashed}target, not both.")
+    columns = getattr(options, "columns", None)
+    if columns and not options_among(options, "pairs", "val_pairs"):
+        raise ValueError("--columns names the columns of --pairs: give --pairs, too.")
+    if pairs and columns:
+        return read_table(pairs, *columns)
     if pairs:
+        if pairs.lower().endswith(".csv"):
+            raise ValueError(f"{pairs} is a CSV file: name its two columns, such as --columns source,target.")
         return read_tsv(pairs)
     if source and target:
         return read_parallel(source, target)

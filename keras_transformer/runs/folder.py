@@ -1,5 +1,6 @@
 """The folder of a training run: its description, its tokenizers, its checkpoints."""
 
+import dataclasses
 import warnings
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from keras_transformer.files import LOCK, temporaries, write_json
 from keras_transformer.runs.model import check_compiled
+from keras_transformer.runs.recipe import PLANNED
 from keras_transformer.runs.results import read_history, val_perplexities
 from keras_transformer.serving.translator import Translator
 from keras_transformer.training import checkpoints, load_checkpoint
@@ -57,6 +59,19 @@ class RunFolder:
                 f"{self} holds a run of another recipe. Use that recipe or another folder. "
                 f"Changed: {'; '.join(changed)}."
             )
+
+    def planned(self, recipe):
+        """Returns the recipe with the epochs and the warm-up of the run, if it has begun and the recipe names none."""
+        if not self.checkpoints():
+            return recipe
+        try:
+            earlier = read_json(self.path / DESCRIPTION)["recipe"]
+            missing = [name for name in PLANNED if getattr(recipe, name) is None]
+            return dataclasses.replace(recipe, **{name: earlier[name] for name in missing})
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{self.path / DESCRIPTION} cannot be read as the description of a run: {error!r:.500}"
+            ) from None
 
     def begin(self, description, translator):
         """Writes the files that a run needs before its first step: its tokenizers and its description.
@@ -118,7 +133,7 @@ class RunFolder:
     def is_finished(self, recipe):
         """Returns whether all epochs are done, or the last `patience` epochs brought no better perplexity."""
         done = self.epochs_done
-        if done >= recipe.epochs:
+        if recipe.epochs is not None and done >= recipe.epochs:
             return True
         measured = val_perplexities(read_history(self.path)[:done])
         if recipe.patience is None or not measured:

@@ -20,7 +20,8 @@ from keras_transformer.untrusted import read_json_entry
 # Newton-Schulz steps, one less than Keras's.
 MUON_ADAM_SHARE = 0.5
 MUON_STEPS = 4
-
+# The paper's learning rate for fewer steps of warm-up is not used.
+SHORTEST_WARMUP = 1000
 
 # The classes of `make_model`, which a checkpoint may name as its optimizer, loss and metrics. Other classes of Keras
 # can be larger than the model: the file sets the size of a confusion matrix.
@@ -119,7 +120,7 @@ def _schedule(recipe, d_model, steps):
     peak = recipe.learning_rate
     if peak is None:
         # "Attention Is All You Need", equation 3.
-        peak = (d_model * recipe.warmup_steps) ** -0.5
+        peak = (d_model * max(recipe.warmup_steps, SHORTEST_WARMUP)) ** -0.5
     if recipe.schedule == "inverse_sqrt":
         return InverseSquareRootSchedule(peak, recipe.warmup_steps)
     updates = recipe.updates(steps)

@@ -10,6 +10,12 @@ VOCABULARY = ("vocab_size", "character_coverage", "vocab_sample", "separate_voca
 RATES = ("dropout", "attention_dropout", "activation_dropout")
 # The fields that say which model is made.
 MODEL = ("num_layers", "d_model", "num_heads", "d_ff", *RATES, "activation", "normalize_first", "norm")
+# The fields that `planned` fills in from the number of updates.
+PLANNED = ("epochs", "warmup_steps")
+ENOUGH_UPDATES = 6000
+FEWEST_EPOCHS, MOST_EPOCHS = 20, 100
+# "Attention Is All You Need", section 5.3.
+LONGEST_WARMUP = 4000
 
 
 def option(default, explanation, **metadata):
@@ -110,7 +116,11 @@ class Recipe:
         "with init_from: freeze the model, and train only LoRA's adapters of this rank in its dense layers; the "
         "translator has them added to the kernels (default: none)",
     )
-    epochs: int = option(20, "number of passes over the pairs; a larger number continues a finished run")
+    epochs: int | None = option(
+        None,
+        "number of passes over the pairs; a larger number continues a finished run (default: as many as give "
+        f"{ENOUGH_UPDATES} updates, from {FEWEST_EPOCHS} to {MOST_EPOCHS}; {FEWEST_EPOCHS} with init_from)",
+    )
     batch_tokens: int = option(
         4096, "size of a batch: its rows times its longer side in tokens, padding included"
     )
@@ -119,14 +129,20 @@ class Recipe:
         "skip", "how to treat pairs that are longer than max_length", choices=("skip", "truncate", "error")
     )
     learning_rate: float | None = option(
-        None, "highest learning rate, reached after the warm-up (default: the paper's, computed from d_model)"
+        None,
+        "highest learning rate, reached after the warm-up (default: the paper's, computed from d_model and the "
+        "warm-up, but not above that of a warm-up of 1000 steps)",
     )
     schedule: str = option(
         "inverse_sqrt",
         "how the learning rate falls; linear and cosine reach 0 with the last epoch",
         choices=("inverse_sqrt", "linear", "cosine"),
     )
-    warmup_steps: int = option(4000, "number of steps until the highest learning rate")
+    warmup_steps: int | None = option(
+        None,
+        "number of steps until the highest learning rate (default: a quarter of the updates, "
+        f"{LONGEST_WARMUP} at most)",
+    )
     optimizer: str = option(
         "adam",
         "the paper's Adam, Adam with weight decay, or Muon for the kernels and Adam for the other weights",
@@ -215,7 +231,7 @@ class Recipe:
                 "`ema` and `average_last` both average the weights. Give only one of them. "
                 f"Received: ema={self.ema}, average_last={self.average_last}."
             )
-        if self.average_last > self.epochs:
+        if self.epochs is not None and self.average_last > self.epochs:
             raise ValueError(
                 "`average_last` must be at most `epochs`. "
                 f"Received: average_last={self.average_last}, epochs={self.epochs}."
@@ -253,6 +269,27 @@ class Recipe:
     def updates(self, steps):
         """Returns the number of updates of the weights in a training of `steps` batches an epoch."""
         return self.epochs * steps // self.accumulation
+
+    def planned(self, steps):
+        """Returns the recipe with numbers in place of None for `epochs` and `warmup_steps`.
+
+        Args:
+            steps: The number of batches in an epoch.
+
+        >>> recipe = Recipe().planned(steps=121)
+        >>> recipe.epochs, recipe.warmup_steps
+        (50, 1512)
+        """
+        epochs = self.epochs
+        if epochs is None:
+            # A model that is trained already needs fewer updates.
+            wanted = 0 if self.init_from is not None else -(-ENOUGH_UPDATES * self.accumulation // steps)
+            epochs = min(max(FEWEST_EPOCHS, wanted), MOST_EPOCHS)
+        planned = dataclasses.replace(self, epochs=epochs)
+        if self.warmup_steps is None:
+            warmup = min(LONGEST_WARMUP, max(1, planned.updates(steps) // 4))
+            planned = dataclasses.replace(planned, warmup_steps=warmup)
+        return planned
 
     @property
     def has_own_tokenizers(self):

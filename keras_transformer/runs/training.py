@@ -83,6 +83,7 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
             f"`patience` needs validation pairs. Received: patience={recipe.patience}, val_pairs={val_pairs}."
         )
     folder = RunFolder(folder)
+    recipe = folder.planned(recipe)
     description = _describe(recipe, pairs, val_pairs)
     # Checked before the lock, which writes a file: a folder of other files stays unchanged.
     folder.check(recipe, description)
@@ -93,7 +94,7 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
         folder.update_description(description)
         if folder.is_finished(recipe) and not folder.lacks_average(recipe):
             say(f"{folder}: nothing to do, {folder.epochs_done} epochs are done.")
-        _train_epochs(recipe, pairs, val_pairs, folder, description, say)
+        recipe = _train_epochs(recipe, pairs, val_pairs, folder, description, say)
         # An earlier call may have stopped between its last epoch and the mean.
         if folder.lacks_average(recipe):
             _average_last(recipe, folder, say)
@@ -102,15 +103,17 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
 
 
 def _train_epochs(recipe, pairs, val_pairs, folder, description, say):
-    """Trains until the run is finished."""
+    """Trains until the run is finished; returns the recipe with its epochs and its warm-up."""
     with Termination() as termination:
         while not folder.is_finished(recipe):
             try:
                 _train_once(recipe, pairs, val_pairs, folder, description, termination, say)
+                recipe = folder.planned(recipe)
             except KeyboardInterrupt:
                 saved = next(iter(folder.checkpoints()), SavedState(None))
                 say(f"{folder}: {saved} are saved. The same command resumes the run.")
                 raise
+    return recipe
 
 
 def _train_once(recipe, pairs, val_pairs, folder, description, termination, say):
@@ -125,10 +128,16 @@ def _train_once(recipe, pairs, val_pairs, folder, description, termination, say)
         )
     else:
         saved = SavedState(None)
-        translator, batches, val_batches = _begin(recipe, pairs, val_pairs, say)
+        asked = recipe
+        recipe, translator, batches, val_batches = _begin(recipe, pairs, val_pairs, say)
         model = translator.model
         # Whatever can refuse a wrong recipe has run by now.
-        folder.begin(description, translator)
+        folder.begin({**description, "recipe": dataclasses.asdict(recipe.resolved())}, translator)
+        if asked != recipe:
+            updates = recipe.updates(batches.steps)
+            say(
+                f"{recipe.epochs} epochs, {updates:,} updates; {recipe.warmup_steps:,} of them are the warm-up"
+            )
         _report(recipe, translator, batches, say)
     progress = Progress(batches.steps, batches.tokens, first_step=saved.steps, epochs=recipe.epochs, say=say)
     callbacks = _callbacks(recipe, folder, translator, batches, val_pairs, saved, termination, progress)
@@ -153,14 +162,15 @@ def _restore(folder, say):
 
 
 def _begin(recipe, pairs, val_pairs, say):
-    """Makes the translator of a new run, its training batches and its validation batches."""
+    """Plans a new run; returns its recipe, its translator, its training batches and its validation batches."""
     limit = max(256, recipe.max_length)
     if recipe.init_from is None:
         tokenizers = make_tokenizers(recipe, pairs)
         special = types.SimpleNamespace(**ids_and_sizes(*tokenizers)[0])
         batches, val_batches = _make_batches(recipe, pairs, val_pairs, tokenizers, special, {})
+        recipe = recipe.planned(batches.steps)
         model = make_model(recipe, tokenizers, batches.steps)
-        return Translator(model, *tokenizers, max_source_length=limit), batches, val_batches
+        return recipe, Translator(model, *tokenizers, max_source_length=limit), batches, val_batches
     initial = Translator.load(recipe.init_from)
     rule = "`init_from` must hold one model. A run cannot train an `Ensemble`: pass one of its runs."
     check(not isinstance(initial.model, Ensemble), rule, init_from=recipe.init_from)
@@ -174,9 +184,10 @@ def _begin(recipe, pairs, val_pairs, say):
             say(line)
     tokenizers, frame = initial.tokenizers, initial.frame
     batches, val_batches = _make_batches(recipe, pairs, val_pairs, tokenizers, initial.model, frame)
+    recipe = recipe.planned(batches.steps)
     model = make_model(recipe, tokenizers, batches.steps, initial.model)
     limit = max(initial.max_source_length, recipe.max_length)
-    return initial.changed(model=model, max_source_length=limit), batches, val_batches
+    return recipe, initial.changed(model=model, max_source_length=limit), batches, val_batches
 
 
 def _make_batches(recipe, pairs, val_pairs, tokenizers, special, frame):
@@ -241,8 +252,8 @@ def _report(recipe, translator, batches, say):
     if updates <= recipe.warmup_steps:
         warnings.warn(
             f"the training ends after {updates} updates, within the warm-up of {recipe.warmup_steps}: it may "
-            f"learn little. Use about {max(1, updates // 4)} warm-up steps and a highest learning rate of about "
-            "0.002, or more epochs, or smaller batches.",
+            f"learn little. Leave `warmup_steps` out, or use about {max(1, updates // 4)} and a highest learning "
+            "rate of about 0.002, or more epochs, or smaller batches.",
             stacklevel=2,
         )
 

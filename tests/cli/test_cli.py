@@ -1,6 +1,7 @@
 """The commands: options become a call, and its result a line, a message and an exit code."""
 
 import contextlib
+import csv
 import dataclasses
 import gzip
 import importlib
@@ -53,6 +54,8 @@ def files(tmp_path_factory, pairs):
         (folder / f"{name}.few").write_text("".join(f"{line}\n" for line in lines[:6]), encoding="utf-8")
     tsv = "".join(f"{k}\t{e}\r\n" for k, e in pairs)
     (folder / "pairs.tsv.gz").write_bytes(gzip.compress(tsv.encode()))
+    with open(folder / "table.csv", "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("no", "en", "ko"), (0, "", "없음"), *((1, e, k) for k, e in pairs)])
     (folder / "no-tab.tsv").write_text("a\tb\nc d\n")
     (folder / "latin1").write_bytes("a\nGröße\n".encode("latin-1"))
     (folder / "empty").touch()
@@ -375,6 +378,9 @@ MISTAKES = {
     "{data} --vocab-size -1": "vocab_size=-1",
     "{data} --activation nonsense": "nonsense",
     "{data} --seed -1": "Seed must be between 0",
+    "{data} --columns ko,en": "--columns names the columns of --pairs",
+    "--pairs {files}/table.csv": "name its two columns, such as --columns source,target",
+    "--pairs {files}/table.csv --columns ko,de": "no column 'de'; its first line names no, en, ko",
 }
 
 
@@ -397,6 +403,15 @@ def test_an_output_that_cannot_be_used_is_named(files, tmp_path):
     assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "mine").read_text() == "mine"
 
 
+def test_pairs_are_read_from_two_columns_of_a_table(files, pairs, tmp_path, monkeypatch):
+    given = {}
+    monkeypatch.setattr(runs, "train", lambda *arguments, say: given.update(arguments=arguments))
+    tables = ["--pairs", files / "table.csv", "--val-pairs", files / "table.csv", "--columns", "ko, en"]
+    assert run("train", *tables, "--output", tmp_path / "run")[0] == 0
+    _, train_pairs, _, val_pairs = given["arguments"]
+    assert train_pairs == val_pairs == pairs
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -407,6 +422,7 @@ def test_an_output_that_cannot_be_used_is_named(files, tmp_path):
         ("evaluate {files} --source {files}/ko --target {files}/en", "holds no translator"),
         ("evaluate {run}", "--pairs"),
         ("evaluate {run} --source {files}/ko --target {files}/en.few", "en.few with 6"),
+        ("evaluate {run} --pairs {files}/table.csv --columns ko,ja", "no column 'ja'"),
         ("evaluate {run} --pairs {files}/no-tab.tsv", "no-tab.tsv, line 2"),
         ("export {files} {tmp}/model", "`folder` must hold one of translator.json, "),
         ("export {files} {tmp}/model --version 0", "version=0"),  # before it loads a model

@@ -20,6 +20,7 @@ from keras_transformer.models import Transformer
 from keras_transformer.models.loading import load_model
 from keras_transformer.optimizers import unwrapped
 from keras_transformer.runs import Recipe, average, read_history, train, training
+from keras_transformer.runs import recipe as recipes
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.model import make_model
 from keras_transformer.runs.recipe import MODEL, VOCABULARY
@@ -552,6 +553,59 @@ def test_recipe_checks_its_values():
     )
     with pytest.raises(ValueError, match="needs a tokenizer of subwords"):
         changed(tokenizer="byte", subword_sampling=0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "planned"),
+    [
+        ({}, 1, (100, 25)),
+        ({}, 121, (50, 1512)),  # 20,000 pairs
+        ({}, 1000, (20, 4000)),
+        ({"accumulation": 2}, 121, (100, 1512)),
+        ({"epochs": 5}, 121, (5, 151)),
+        ({"warmup_steps": 7}, 121, (50, 7)),
+        ({"init_from": "RUN"}, 121, (20, 605)),
+    ],
+)
+def test_epochs_and_warm_up_follow_from_the_number_of_updates(given, steps, planned):
+    recipe = Recipe(**given).planned(steps)
+    assert (recipe.epochs, recipe.warmup_steps) == planned
+    assert recipe.warmup_steps < recipe.updates(steps)
+    assert dataclasses.replace(recipe, epochs=None, warmup_steps=None) == Recipe(
+        **{**given, "epochs": None, "warmup_steps": None}
+    )
+
+
+def test_the_highest_rate_is_the_papers_but_not_that_of_a_short_warm_up():
+    def peak(warmup_steps):
+        recipe = changed(learning_rate=None, warmup_steps=warmup_steps)
+        return float(
+            make_model(recipe, (ByteTokenizer(),) * 2, steps=5).optimizer._learning_rate(warmup_steps - 1)
+        )
+
+    assert peak(4000) == pytest.approx((16 * 4000) ** -0.5)
+    assert peak(10) == pytest.approx((16 * 1000) ** -0.5)
+
+
+@pytest.mark.filterwarnings("error:the training ends")
+def test_a_run_without_epochs_and_warm_up_plans_them_once(pairs, tmp_path, monkeypatch):
+    monkeypatch.setattr(recipes, "FEWEST_EPOCHS", 2)
+    monkeypatch.setattr(recipes, "MOST_EPOCHS", 2)
+    recipe = changed(epochs=None, warmup_steps=None, learning_rate=None)
+    said = trained(recipe, pairs, tmp_path)
+    updates = int(re.match(r"2 epochs, (\d+) updates; (\d+) of them are the warm-up", said[0])[1])
+    kept = json.loads((tmp_path / "run.json").read_text())["recipe"]
+    assert (kept["epochs"], kept["warmup_steps"]) == (2, updates // 4)
+    # Another plan would come out now, but the run has its own.
+    monkeypatch.setattr(recipes, "FEWEST_EPOCHS", 1)
+    assert "nothing to do, 2 epochs are done" in trained(recipe, pairs, tmp_path)[-1]
+    assert len(trained(changed(epochs=3, warmup_steps=None, learning_rate=None), pairs, tmp_path)) == 2
+    assert_refused(
+        f"warmup_steps: {updates // 4}, now 1000",
+        changed(learning_rate=None, warmup_steps=1000),
+        pairs,
+        tmp_path,
+    )
 
 
 def test_linear_schedule_ends_with_the_last_epoch():
