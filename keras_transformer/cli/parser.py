@@ -12,7 +12,7 @@ from keras_transformer.cli import (
     training_commands,
     training_options,
 )
-from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, CommandParser, InputPath
+from keras_transformer.cli.command_parser import OPTIONAL, CommandParser, InputPath
 from keras_transformer.cli.search_options import add_search_options
 from keras_transformer.version import __version__
 
