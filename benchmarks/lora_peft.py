@@ -48,7 +48,8 @@ def ours(folder, chats, steps, work):
     kt.training.add_adapters(model, RANK, targets=["query", "value"], alpha=2 * RANK)
     np.savez(work / "batches", *[each for batch in batches for each in batch])
     to_huggingface(model, work / "begin", adapter=folder)
-    optimizer = kt.training.AdamW(RATE, weight_decay=0.0, epsilon=1e-8)
+    # Keras and PyTorch add epsilon before and after the correction of the bias: it is too small to count.
+    optimizer = kt.training.AdamW(RATE, weight_decay=0.0, epsilon=1e-12)
     model.compile(optimizer, kt.MaskedCrossentropy(pad_id=-100))
     losses, seconds = [], []
     for token_ids, segment_ids, targets in batches:
@@ -77,7 +78,7 @@ def theirs(folder, chats, steps, work):
     base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     model = peft.PeftModel.from_pretrained(base, work / "begin", is_trainable=True).train()
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(weights, RATE, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(weights, RATE, weight_decay=0.0, eps=1e-12)
     losses, seconds = [], []
     for token_ids, segment_ids, targets in batches:
         start = time.process_time()

@@ -37,7 +37,7 @@ __getattr__, __dir__ = lazy_names(__package__, _HOMES)
 def _register_classes():
     """Imports the classes that `keras.models.load_model` looks up. `models` imports all of them."""
     # One of these modules may be importing Keras at this moment. It is incomplete until then, and `models` needs it.
-    importers = (*_CORE, "execution", "keras_internals", "optimizers")
+    importers = (*_CORE, "embedding_losses", "execution", "keras_internals", "optimizers")
     if not any(f"{__package__}.{module}" in sys.modules for module in importers):
         importlib.import_module(f"{__package__}.models")
 

@@ -1,11 +1,27 @@
-"""Label-smoothed, masked cross-entropy."""
+"""Losses: the label-smoothed, masked cross-entropy, and those of embedders."""
 
 import keras
 
 from keras_transformer.checks import check, check_dense, check_share, known_values
+from keras_transformer.embedding_losses import CosineLoss, InBatchNegatives, Matryoshka, TripletLoss
 from keras_transformer.execution import native, ops
 from keras_transformer.execution.ops import at_least_float32, written_gradient
 from keras_transformer.keras_internals import implicit_mask, warn_of_probabilities
+
+__all__ = [
+    "CosineLoss",
+    "InBatchNegatives",
+    "MaskedCrossentropy",
+    "Matryoshka",
+    "TripletLoss",
+    "in_vocabulary",
+    "mean_of_tokens",
+    "nan_unless",
+    "targets_and_weights",
+    "token_cross_entropy",
+    "token_divergence",
+    "weighted",
+]
 
 
 def token_cross_entropy(targets, logits, label_smoothing=0.0):

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.embedding_losses import cosines_of_groups
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import warn_of_probabilities
 from keras_transformer.losses import (
@@ -131,3 +132,27 @@ class Perplexity(_TokenMean):
     def result(self):
         """Returns the perplexity so far, a scalar; 1 before the first real token."""
         return ops.exp(super().result())
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class MatchAccuracy(keras.metrics.SparseTopKCategoricalAccuracy):
+    """Share of the first texts that find their second text among the nearest `k` texts of their batch (recall at `k`).
+
+    It depends on the size of the batch: a larger one has more texts to choose from.
+
+    Args:
+        k: Number of texts.
+        **kwargs: Keras's `name`, `dtype`.
+
+    >>> metric = MatchAccuracy()
+    >>> metric.update_state(np.zeros(2), np.eye(2)[:, None].repeat(2, axis=1))
+    >>> float(metric.result())
+    1.0
+    """
+
+    def __init__(self, k=1, name="match_accuracy", **kwargs):
+        super().__init__(k=k, name=name, **kwargs)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        cosines = cosines_of_groups(ops.cast(y_pred, "float32"))
+        super().update_state(ops.arange(ops.shape(cosines)[0], dtype="int32"), cosines, sample_weight)

@@ -26,6 +26,7 @@ FLOORS = {
     "masks": 0,
     "schedules": 0,
     "losses": 0,
+    "embedding_losses": 0,
     "metrics": 0,
     "optimizers": 0,
     "execution": 0,

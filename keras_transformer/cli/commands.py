@@ -134,7 +134,7 @@ def embed(options):
     answers, sizes = _load_answers(options, "Embedder")
     if not output:
         return _answer_lines(answers, sizes)
-    none = np.full(answers.servable.model.d_model, np.nan, "float32")
+    none = np.full(answers.servable.width, np.nan, "float32")
     vectors = []
     code = _answer_lines(
         answers, sizes, lambda line: vectors.append(np.array(json.loads(line), "float32") if line else none)

@@ -107,6 +107,8 @@ def convert(
     to_huggingface(servable.model, target, **{**given, **kwargs})
     if not isinstance(servable, Embedder):
         _name_lost_options(servable, target)
+    elif servable.dimensions is not None:
+        log.warning("the folder makes whole vectors: `dimensions` of the Embedder is not in it")
     log.info("converted", extra={"folder": str(target), "servable": "Hugging Face checkpoint"})
     return None
 

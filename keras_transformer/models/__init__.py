@@ -17,6 +17,7 @@ from keras_transformer.models.heads import (
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.recurrent_seq2seq import RecurrentSeq2Seq
 from keras_transformer.models.t5 import T5
+from keras_transformer.models.text_groups import TextGroups
 from keras_transformer.models.transformer import EncoderDecoder, Transformer
 from keras_transformer.models.vision_transformer import VisionTransformer
 
@@ -35,6 +36,7 @@ __all__ = [
     "RecurrentSeq2Seq",
     "SpanHead",
     "TaggingHead",
+    "TextGroups",
     "Transformer",
     "VisionTransformer",
 ]

@@ -163,23 +163,24 @@ class EncoderModel(BaseModel):
         names = INPUTS if self.embeddings.segments is not None else INPUTS[:1]
         return [{name: keras.KerasTensor((None, None), "int32") for name in names}]
 
-    def pooled(self, inputs):
+    def pooled(self, inputs, training=False):
         """Returns the pooler's vector of each text, `(batch, d_model)`.
 
         Args:
             inputs: The inputs of a call.
+            training: Whether to drop.
 
         Raises:
             ValueError: If there is no pooler.
         """
         rule = "`pooled` needs a pooler, such as `pooler=Pooler()`."
         check(self.pooler is not None, rule, pooler=None)
-        return self._pooled(self.encode(inputs, training=False), self.padding_mask(inputs))
+        return self._pooled(self.encode(inputs, training=training), self.padding_mask(inputs))
 
     def _pooled(self, states, padding_mask):
         return self.pooler(states, **_mask_for(self.pooler, padding_mask))
 
-    def embed(self, inputs, pooling="mean"):
+    def embed(self, inputs, pooling="mean", training=False):
         """Makes a vector for each text, to compare texts by or to search.
 
         Args:
@@ -187,6 +188,7 @@ class EncoderModel(BaseModel):
             pooling: "mean" of the states of all tokens but padding (Reimers and Gurevych, 2019, "Sentence-BERT",
                 section 3), "max" over them, "first" for the state of `[CLS]`, "last" for that of the last token that
                 is not padding, or "projected" for the output of the model's `ProjectedPooler`.
+            training: Whether to drop.
 
         Returns:
             float32 `(batch, vector_width(pooling))`; 0 for a text of padding alone, but for "projected".
@@ -196,9 +198,9 @@ class EncoderModel(BaseModel):
         """
         self.vector_width(pooling)
         if pooling == PROJECTED:
-            vectors = self.pooled(inputs)
+            vectors = self.pooled(inputs, training)
             return ops.cast(vectors, at_least_float32(vectors.dtype))
-        states = self.encode(inputs, training=False)
+        states = self.encode(inputs, training=training)
         states = ops.cast(states, at_least_float32(states.dtype))
         real = self.padding_mask(inputs)
         vectors = pooled_states(states, pooling, real)

@@ -16,6 +16,8 @@ from keras_transformer.huggingface import to_huggingface
 from keras_transformer.huggingface.adapter_writer import targets_of
 from keras_transformer.huggingface.adapters import TOKENIZER_FILE
 from keras_transformer.huggingface.checkpoint import Checkpoint as HuggingFaceFolder
+from keras_transformer.losses import InBatchNegatives
+from keras_transformer.metrics import MatchAccuracy
 from keras_transformer.runs.model import COMPILED, check_compiled
 from keras_transformer.runs.results import read_history, write_history
 from keras_transformer.runs.tuning_tasks import task_of
@@ -37,15 +39,21 @@ log = logging.getLogger(__name__)
 
 DESCRIPTION, BEST, MODEL = "tuning.json", "best.keras", "model"
 # The classes that a checkpoint may name as its optimizer, loss and metrics.
-KNOWN = (*COMPILED, keras.losses.SparseCategoricalCrossentropy, keras.metrics.SparseCategoricalAccuracy)
+KNOWN = (
+    *COMPILED,
+    InBatchNegatives,
+    MatchAccuracy,
+    keras.losses.SparseCategoricalCrossentropy,
+    keras.metrics.SparseCategoricalAccuracy,
+)
 
 
 def tune(recipe, folder, data, output, val_data=None, say=print):
     """Tunes the model of a Hugging Face folder, or resumes its tuning, and writes it as such a folder.
 
     A language model learns the answers of chats, which `read_chats` reads. An encoder learns the labels of a table,
-    which `read_table` reads, with a new head. The tuned model is that of the best epoch: of the lowest validation
-    perplexity, or of the highest accuracy and, among equal ones, the lowest loss.
+    which `read_table` reads, with a new head. An embedder of sentence-transformers learns the matches of a table. The
+    tuned model is that of the best epoch: of the lowest validation loss, or of the highest accuracy of labels.
 
     A tuning may be stopped at any step. The same call resumes it, and it ends with the weights of a tuning that was not
     stopped, bit for bit on one machine. On SIGTERM it saves its state, within an epoch too.
@@ -145,7 +153,7 @@ def _trained(recipe, task, rows, held_out, output, description, say):
             elif saved.steps:
                 _, y = next(iter(batches.dataset(epochs=1)))
                 # Keras creates the metrics with the first batch.
-                model.compute_metrics(None, y, np.zeros((*y.shape, task.classes(model)), "float32"))
+                model.compute_metrics(None, y, task.prediction(model, y))
             progress = Progress(
                 batches.steps, batches.tokens, first_step=saved.steps, epochs=recipe.epochs, say=say
             )
@@ -177,7 +185,7 @@ def _begun(recipe, task, rows):
     if recipe.lora is not None:
         family = HuggingFaceFolder(task.folder).family
         names = None if recipe.targets == "all" else recipe.targets.split(",")
-        targets = names if names is None else targets_of(model, family, names)
+        targets = names if names is None else targets_of(task.inner(model), family, names)
         add_adapters(model, recipe.lora, targets, recipe.alpha)
         for layer in task.new_layers(model):
             for weight in layer.weights:
@@ -278,7 +286,9 @@ def _finish(recipe, task, model, val_batches, held_out, output, say):
     for line in task.samples(model, held_out[: recipe.samples]) if recipe.samples else ():
         say(f"  {line}")
     with replaced(output / MODEL) as temporary:
-        to_huggingface(model, temporary, adapter=task.folder.absolute() if recipe.adapter else None)
+        to_huggingface(
+            task.inner(model), temporary, adapter=task.folder.absolute() if recipe.adapter else None
+        )
         for path in task.folder.iterdir():
             if TOKENIZER_FILE.fullmatch(path.name) and not (temporary / path.name).exists():
                 shutil.copyfile(path, temporary / path.name)

@@ -31,8 +31,10 @@ class TuningRecipe:
     adapter: bool = option(
         False, "with lora: write the adapters alone, as PEFT loads them, in place of the whole model"
     )
-    columns: str = option(
-        "text,label", "of a table: the columns of the text, or of the two texts, and of the label"
+    columns: str | None = option(
+        None,
+        "of a table: the columns of the text, or of two texts, and of the label; for an embedder those of a text, its "
+        "match and perhaps a wrong text (default: text,label; for an embedder text,match)",
     )
     epochs: int = option(3, "largest number of passes over the rows")
     batch_size: int = option(8, "number of rows in a batch")
@@ -41,7 +43,7 @@ class TuningRecipe:
     )
     accumulation: int = option(1, "number of batches whose gradients make one update")
     learning_rate: float | None = option(
-        None, "highest learning rate (default: 0.0002 with lora, 0.00002 without, 0.00005 for a table)"
+        None, "highest learning rate (default: 0.0002 with lora; 0.00005 for labels, else 0.00002)"
     )
     schedule: str = option(
         "linear", "how the learning rate falls to 0 with the last epoch", choices=("linear", "cosine")
@@ -81,7 +83,7 @@ class TuningRecipe:
             check(self.lora is not None or not getattr(self, name), rule, **{name: getattr(self, name)})
         fits = self.precision != "int8" or self.adapter
         check(fits, '`precision="int8"` needs `lora` and `adapter`.', adapter=self.adapter)
-        fits = 2 <= len(self.columns.split(",")) <= 3
+        fits = self.columns is None or 2 <= len(self.columns.split(",")) <= 3
         check(fits, "`columns` must name two columns, or three for pairs of texts.", columns=self.columns)
 
     def changes(self, earlier):

@@ -1,4 +1,4 @@
-"""What a tuning learns, by the kind of the model: chats for a language model, a table of labels for an encoder."""
+"""What a tuning learns, by the kind of the model: chats, the labels of a table, or texts with near vectors."""
 
 import random
 
@@ -9,15 +9,19 @@ import tensorflow as tf
 from keras_transformer.checks import check
 from keras_transformer.data import Chats, hold_out, read_chats, read_table
 from keras_transformer.data.epochs import dataset_of
-from keras_transformer.huggingface import chat_template_from_huggingface, tokenizers_from_huggingface
+from keras_transformer.huggingface import (
+    chat_template_from_huggingface,
+    embedder_options,
+    tokenizers_from_huggingface,
+    with_dense_modules,
+)
 from keras_transformer.huggingface.checkpoint import Checkpoint
 from keras_transformer.huggingface.families import DECODERS
 from keras_transformer.huggingface.reading import read_encoder, read_language_model
-from keras_transformer.huggingface.sentence_embeddings import is_sentence_embedder
-from keras_transformer.losses import MaskedCrossentropy
-from keras_transformer.metrics import Perplexity
-from keras_transformer.models import ClassificationHead, EncoderModel, Pooler
-from keras_transformer.serving import Classifier, TextGenerator
+from keras_transformer.losses import InBatchNegatives, MaskedCrossentropy
+from keras_transformer.metrics import MatchAccuracy, Perplexity
+from keras_transformer.models import ClassificationHead, EncoderModel, Pooler, TextGroups
+from keras_transformer.serving import Classifier, Embedder, TextGenerator
 from keras_transformer.text.pairs import pack_ids
 
 IGNORED = -100
@@ -104,13 +108,17 @@ class ChatTask:
         """Returns what is larger for a better epoch."""
         return (-measures["val_perplexity"],)
 
-    def classes(self, model):
-        """Returns the number of values of a target."""
-        return model.vocab_size
+    def prediction(self, model, y):
+        """Returns an output of the model, to make the metrics of."""
+        return np.zeros((*y.shape, model.vocab_size), "float32")
 
     def new_layers(self, model):
         """Returns the layers that are trained whole beside adapters."""
         return []
+
+    def inner(self, model):
+        """Returns the model that is written."""
+        return model
 
     def samples(self, model, rows):
         """Yields lines with questions and the model's answers."""
@@ -136,6 +144,7 @@ class LabelTask:
         recipe: The `TuningRecipe`.
     """
 
+    columns = "text,label"
     length, learning_rate, lora_rate = 128, 5e-5, 2e-4
 
     def __init__(self, folder, recipe):
@@ -144,7 +153,7 @@ class LabelTask:
 
     def read(self, path):
         """Reads the columns of the texts and of the label."""
-        return read_table(path, *self.recipe.columns.split(","))
+        return read_table(path, *(self.recipe.columns or self.columns).split(","))
 
     def split(self, rows, share, seed):
         """Returns the rows to train on and those to validate with, with each label on both sides."""
@@ -155,7 +164,7 @@ class LabelTask:
         model, _ = read_encoder(self.folder, **options)
         labels = sorted({row[-1] for row in rows})
         rule = "The column of the labels must have two or more different labels."
-        check(len(labels) > 1, rule, labels=labels, columns=self.recipe.columns)
+        check(len(labels) > 1, rule, labels=labels, columns=self.recipe.columns or self.columns)
         if isinstance(model.head, ClassificationHead) and set(model.head.labels or ()) == set(labels):
             return model
         head = ClassificationHead(len(labels), labels=labels)
@@ -165,23 +174,11 @@ class LabelTask:
 
     def batches(self, model, rows):
         """Makes the batches of rows. A text that is too long is cut."""
-        longest = model.embeddings.max_length
-        length = self.recipe.length or min(self.length, longest or self.length)
         *texts, names = zip(*rows, strict=True)
         labels = {label: i for i, label in enumerate(model.head.labels)}
         unknown = sorted(set(names) - labels.keys())
         check(not unknown, "`val_data` must have no other labels than `data`.", labels=unknown[:5])
-        packed = pack_ids(
-            *(self.tokenizer.tokenize(list(each)) for each in texts),
-            max_length=length,
-            pad_id=model.pad_id,
-            cls_id=self.tokenizer.bos_id if model.starts_with_cls else None,
-            sep_id=self.tokenizer.eos_id,
-            separators=model.num_separators,
-        )
-        if model.embeddings.segments is None:
-            del packed["segment_ids"]
-        x = {name: ids.numpy() for name, ids in packed.items()}
+        x = packed(model, self.tokenizer, self.recipe.length or self.length, *texts)
         y = np.array([labels[name] for name in names], "int32")
         return Rows(x, y, self.recipe.batch_size, self.recipe.seed)
 
@@ -194,13 +191,17 @@ class LabelTask:
         """Returns what is larger for a better epoch."""
         return measures["val_accuracy"], -measures["val_loss"]
 
-    def classes(self, model):
-        """Returns the number of values of a target."""
-        return model.head.num_classes
+    def prediction(self, model, y):
+        """Returns an output of the model, to make the metrics of."""
+        return np.zeros((len(y), model.head.num_classes), "float32")
 
     def new_layers(self, model):
         """Returns the layers that are trained whole beside adapters."""
         return [each for each in (model.pooler, model.head) if each is not None]
+
+    def inner(self, model):
+        """Returns the model that is written."""
+        return model
 
     def samples(self, model, rows):
         """Yields lines with texts and their likeliest labels."""
@@ -211,6 +212,78 @@ class LabelTask:
             yield f"{' | '.join(map(_short, parts))}  ->  {label} ({share:.0%}; {name} is right)"
 
 
+class MatchTask:
+    """An embedder learns that a text and its match have near vectors, with the other texts of a batch as wrong ones.
+
+    Args:
+        folder: The folder of the checkpoint, a `pathlib.Path`.
+        recipe: The `TuningRecipe`.
+    """
+
+    columns = "text,match"
+    length, learning_rate, lora_rate = 128, 2e-5, 2e-4
+
+    def __init__(self, folder, recipe):
+        self.folder, self.recipe = folder, recipe
+        (self.tokenizer,) = tokenizers_from_huggingface(folder)
+        self.options = embedder_options(folder)
+
+    def read(self, path):
+        """Reads the columns of the texts. A row whose match was there before is left out: it would be a wrong text."""
+        rows, seen = [], set()
+        for row in read_table(path, *(self.recipe.columns or self.columns).split(",")):
+            if not seen.intersection(row[:2]):
+                rows.append(row)
+            seen.update(row[:2])
+        return rows
+
+    def split(self, rows, share, seed):
+        """Returns the rows to train on and those to validate with."""
+        return hold_out(rows, share, seed)
+
+    def make_model(self, rows, **options):
+        """Reads the encoder with the modules of sentence-transformers."""
+        encoder, _ = read_encoder(self.folder, **options)
+        encoder = with_dense_modules(encoder, self.folder)
+        return TextGroups(encoder, self.options["pooling"], dtype=encoder.dtype_policy)
+
+    def batches(self, model, rows):
+        """Makes the batches of groups of texts. A text that is too long is cut."""
+        limit = min(self.recipe.length or self.length, self.options.get("max_source_length") or self.length)
+        prompt = self.options.get("prompt", "")
+        texts = [prompt + text for row in rows for text in row]
+        x = packed(model.encoder, self.tokenizer, limit, texts)
+        x = {name: ids.reshape(len(rows), -1, ids.shape[-1]) for name, ids in x.items()}
+        return Rows(x, np.zeros(len(rows), "float32"), self.recipe.batch_size, self.recipe.seed)
+
+    def loss(self, model):
+        """Returns the loss and the metrics."""
+        return InBatchNegatives(), [MatchAccuracy()]
+
+    def quality(self, measures):
+        """Returns what is larger for a better epoch."""
+        return (-measures["val_loss"],)
+
+    def prediction(self, model, y):
+        """Returns an output of the model, to make the metrics of."""
+        return np.zeros((len(y), 2, model.encoder.vector_width(model.pooling)), "float32")
+
+    def new_layers(self, model):
+        """Returns the layers that are trained whole beside adapters."""
+        return []
+
+    def inner(self, model):
+        """Returns the model that is written."""
+        return model.encoder
+
+    def samples(self, model, rows):
+        """Yields lines with texts and the likeliest matches among these rows."""
+        embedder = Embedder(model.encoder, self.tokenizer, **self.options)
+        first, second = (np.stack(embedder.embed([row[i] for row in rows])) for i in (0, 1))
+        for row, cosines in zip(rows, first @ second.T, strict=True):
+            yield f"{_short(row[0])}  ->  {_short(rows[int(np.argmax(cosines))][1])} ({np.max(cosines):.2f})"
+
+
 def task_of(folder, recipe):
     """Returns the task that fits the model of a folder.
 
@@ -218,15 +291,40 @@ def task_of(folder, recipe):
         ValueError: If the library tunes no model of this kind.
     """
     checkpoint = Checkpoint(folder)
-    if checkpoint.family.model_type in DECODERS and not checkpoint.makes_vectors:
-        return ChatTask(folder, recipe)
+    if EncoderModel in checkpoint.family.model_classes:
+        return (MatchTask if checkpoint.makes_vectors else LabelTask)(folder, recipe)
     rule = (
-        "`folder` must hold a language model, which learns chats, or an encoder such as BERT, which learns labels. "
-        "Train translators with `init_from` (`keras-transformer train`), and other models with `fit`."
+        "`folder` must hold a language model, which learns chats, an encoder such as BERT, which learns labels, or an "
+        "embedder of sentence-transformers, which learns matches. Train translators with `init_from` "
+        "(`keras-transformer train`), and other models with `fit`."
     )
-    fits = EncoderModel in checkpoint.family.model_classes and not is_sentence_embedder(folder)
+    fits = checkpoint.family.model_type in DECODERS
     check(fits, rule, folder=str(folder), model_type=checkpoint.family.model_type)
-    return LabelTask(folder, recipe)
+    return ChatTask(folder, recipe)
+
+
+def packed(model, tokenizer, length, *texts):
+    """Tokenizes texts or pairs of texts as an `EncoderModel` reads them.
+
+    Args:
+        model: The `EncoderModel`.
+        tokenizer: Its tokenizer.
+        length: Largest number of tokens of a row; less where the model has fewer positions.
+        *texts: One or two lists of str.
+
+    Returns:
+        A dict of int32 arrays `(rows, length)`.
+    """
+    ids = pack_ids(
+        *(tokenizer.tokenize(list(each)) for each in texts),
+        max_length=min(length, model.embeddings.max_length or length),
+        pad_id=model.pad_id,
+        cls_id=tokenizer.bos_id if model.starts_with_cls else None,
+        sep_id=tokenizer.eos_id,
+        separators=model.num_separators,
+    )
+    names = ids if model.embeddings.segments is not None else ("token_ids",)
+    return {name: ids[name].numpy() for name in names}
 
 
 def _short(text):

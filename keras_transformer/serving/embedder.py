@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from keras_transformer.checks import check_count
 from keras_transformer.models.heads import ClassificationHead
 from keras_transformer.serving.servable import with_unknown
 from keras_transformer.serving.text_encoder import TextEncoder, TextEncoderSignatures
@@ -25,7 +26,7 @@ class EmbedderSignatures(TextEncoderSignatures):
             text: string `(batch,)`.
 
         Returns:
-            A dict: `vector`, float32 `(batch, model.vector_width(pooling))`, of length 1 where `normalize` is True;
+            A dict: `vector`, float32 `(batch, width)`, of length 1 where `normalize` is True;
             `truncated`, bool, and `unknown`, int32, `(batch,)`.
         """
         vectors, notes = self._vectors(text)
@@ -39,6 +40,7 @@ class EmbedderSignatures(TextEncoderSignatures):
             lambda inputs: self._model.embed(inputs, servable.pooling),
             self._model.vector_width(servable.pooling),
         )
+        vectors = vectors[:, : servable.dimensions]
         return tf.math.l2_normalize(vectors, axis=-1) if servable.normalize else vectors, notes
 
 
@@ -78,6 +80,7 @@ class _PoolingEncoder(TextEncoder):
 
     normalize = True
     prompt = ""
+    dimensions = None
 
     def __init__(self, model, tokenizer, max_source_length, pooling, pairs):
         super().__init__(model, tokenizer, max_source_length, pairs)
@@ -101,6 +104,11 @@ class Embedder(_PoolingEncoder):
         pooling: How one vector is made of the tokens' vectors, one of the poolings of `EncoderModel.embed`.
         normalize: Whether vectors are divided by their lengths.
         prompt: Text that is put before each text, such as "query: ".
+        dimensions: How many numbers of a vector are kept, for a model that was trained with `Matryoshka`; all when
+            None.
+
+    Attributes:
+        width: How many numbers a vector has.
 
     Raises:
         ValueError: If the backend of Keras is not TensorFlow, the tokenizer has more ids than the model or other
@@ -111,9 +119,21 @@ class Embedder(_PoolingEncoder):
     signatures_class = EmbedderSignatures
 
     def __init__(
-        self, model, tokenizer, max_source_length=None, pooling="mean", *, normalize=True, prompt=""
+        self,
+        model,
+        tokenizer,
+        max_source_length=None,
+        pooling="mean",
+        *,
+        normalize=True,
+        prompt="",
+        dimensions=None,
     ):
         super().__init__(model, tokenizer, max_source_length, pooling, pairs=False)
+        if dimensions is not None:
+            check_count(1, model.vector_width(pooling), dimensions=dimensions)
+        self.dimensions = dimensions
+        self.width = dimensions or model.vector_width(pooling)
         self.normalize = normalize
         self.prompt = prompt
 
@@ -127,7 +147,7 @@ class Embedder(_PoolingEncoder):
             verbose: Whether to show a progress bar on stderr.
 
         Returns:
-            A list of float32 arrays `(model.vector_width(pooling),)`, one for each text, in their order.
+            A list of float32 arrays `(width,)`, one for each text, in their order.
 
         Raises:
             ValueError: If `texts` is not a list of strings, or `batch_size` is not positive.

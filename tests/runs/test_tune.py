@@ -12,8 +12,8 @@ from keras_transformer.cli.convert import convert
 from keras_transformer.cli.main import main
 from keras_transformer.data import read_chats
 from keras_transformer.files import locked
-from keras_transformer.huggingface import FAMILIES, from_huggingface, to_huggingface
-from keras_transformer.serving import Classifier, TextGenerator
+from keras_transformer.huggingface import FAMILIES, embedder_files, from_huggingface, to_huggingface
+from keras_transformer.serving import Classifier, Embedder, TextGenerator
 from keras_transformer.text import BytePairTokenizer, WordPieceTokenizer
 from keras_transformer.text.byte_pair import BYTE_CHARACTERS
 
@@ -139,6 +139,32 @@ def test_an_encoder_learns_the_labels_of_a_table(bert, table, tmp_path):
     classifier = convert(path, tmp_path / "classifier")
     assert isinstance(classifier, Classifier)
     assert [label for label, _ in classifier.classify(["good day", "bad day"])] == ["good", "bad"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"lora": 2, "targets": "all"}], ids=["whole", "lora"])
+def test_an_embedder_learns_matches(options, tmp_path):
+    keras.utils.set_random_seed(0)
+    words = [f"{kind}{i}" for kind in "ab" for i in range(12)]
+    tokenizer = WordPieceTokenizer([*WORDS[:5], *words])
+    model = FAMILIES["bert"].make_model({**BERT, "vocab_size": 29})
+    described = embedder_files(model, pooling="mean", max_source_length=8)
+    to_huggingface(model, tmp_path / "base", tokenizers=(tokenizer,), family="bert", files=described)
+    table = tmp_path / "pairs.csv"
+    rows = [f"a{i} {'day ' * n},b{i} {'day ' * n}" for i in range(12) for n in range(3)]
+    table.write_text("text,match\n" + "\n".join(rows))
+    options = {"epochs": 30, "batch_size": 12, "learning_rate": 0.02, "samples": 2, "length": 8, **options}
+    path = runs.tune(
+        recipe(**options), tmp_path / "base", table, tmp_path / "run", val_data=table, say=[].append
+    )
+    losses = [row["val_loss"] for row in history_of(tmp_path / "run")]
+    assert min(losses) < losses[0] / 2
+    embedder = convert(path, tmp_path / "embedder")
+    assert isinstance(embedder, Embedder)
+    first, second = (np.stack(embedder.embed([f"{kind}{i}" for i in range(12)])) for kind in "ab")
+    assert np.mean(np.argmax(first @ second.T, axis=1) == np.arange(12)) > 0.5
+    (shorter,) = embedder.changed(dimensions=3).embed(["a1"])
+    np.testing.assert_allclose(shorter, first[1, :3] / np.linalg.norm(first[1, :3]), atol=1e-6)
 
 
 @pytest.mark.slow
