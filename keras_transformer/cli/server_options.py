@@ -4,9 +4,10 @@ import argparse
 import os
 import re
 
+from keras_transformer.checks import check
 from keras_transformer.cli.answer_options import PAIRS, SPLIT_SENTENCES
 from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, InputPath
-from keras_transformer.data.files import UNREADABLE, split_lines
+from keras_transformer.data.files import LONGEST_LINE, UNREADABLE, split_lines
 
 # The options that are arguments of `Client` under the same name.
 CLIENT_OPTIONS = (
@@ -225,7 +226,10 @@ def _split(source, text):
 
 def _lines(path):
     try:
+        # It may be a pipe, such as `<(pass show key)`.
         with open(path, "rb") as file:
-            return [line.decode("utf-8", "replace") for line in split_lines(file.read())]
+            content = file.read(LONGEST_LINE + 1)
+        check(len(content) <= LONGEST_LINE, "--header-file must have at most 1 MiB.", file=path)
+        return [line.decode("utf-8", "replace") for line in split_lines(content)]
     except UNREADABLE as error:
         raise ValueError(f"--header-file must be a file that can be read. Received: {error}.") from None

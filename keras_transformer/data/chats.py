@@ -1,6 +1,7 @@
 """Chats as rows of ids, to train a language model on their answers."""
 
 import json
+import re
 
 import numpy as np
 
@@ -117,6 +118,9 @@ def _chat(line, place):
     key = next((key for key in names if isinstance(described, dict) and key in described), None)
     rule = f"{place}: a line must be an object with a list of `messages` or of `conversations`."
     check(key is not None and isinstance(described[key], list), rule, line=line)
+    # JSON can write half of a character, which no text of UTF-8 holds.
+    halves = "\\u" in line and re.search("[\ud800-\udfff]", json.dumps(described[key], ensure_ascii=False))
+    check(not halves, f"{place}: a text must be UTF-8, without halves of surrogate pairs.", line=line)
     role, content = names[key]
     messages = described[key]
     for message in messages:

@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_transformer.checks import check
 from keras_transformer.data.files import LINE_ENDS, UNREADABLE, check_kind
+from keras_transformer.untrusted import open_regular
 
 # Number of bytes of a file that are looked through at once.
 AT_ONCE = 2**24
@@ -40,8 +41,8 @@ class Lines(Sequence):
         path: Path of a plain file or of a `.gz`.
 
     Raises:
-        ValueError: If the file is missing, unreadable or not UTF-8, its lines end with a carriage return alone, a line
-            has more than 16 MiB (the message names the line), or a `.gz` unpacks to more than 32 GiB.
+        ValueError: If the file is missing, unreadable, a pipe or not UTF-8, its lines end with a carriage return alone,
+            a line has more than 16 MiB (the message names the line), or a `.gz` unpacks to more than 32 GiB.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
@@ -55,7 +56,7 @@ class Lines(Sequence):
     def __init__(self, path):
         self.path = Path(path)
         try:
-            self._file = open(self.path, "rb")  # noqa: SIM115
+            self._file = open_regular(self.path)
             if self.path.suffix.lower() == ".gz":
                 packed, self._file = self._file, tempfile.TemporaryFile()  # noqa: SIM115
                 with packed, gzip.open(packed, "rb") as unpacked:

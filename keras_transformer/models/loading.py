@@ -71,6 +71,12 @@ def _check_numbers(path):
     check(compressed <= SMALL, rule, compressed=compressed)
     # Without `compile_config` no optimizer is made, which has twice as many numbers as the model.
     config = read_json_entry(path, "config.json") | {"compile_config": None}
+    rule = (
+        "`build_config` of a layer must have `input_shape` or `shapes_dict`: without them it has no weights."
+    )
+    for build_config in _build_configs(config):
+        fits = isinstance(build_config, dict) and build_config.keys() & {"input_shape", "shapes_dict"}
+        check(fits, rule, build_config=build_config)
     sizes = list(_integers(config))
     layers = max((value for key, value in sizes if key in LAYERS), default=1)
     check(
@@ -81,6 +87,15 @@ def _check_numbers(path):
             check_numbers(
                 keras.saving.deserialize_keras_object(config, safe_mode=True), os.path.getsize(path)
             )
+
+
+def _build_configs(value):
+    """Yields the `build_config` of each layer in a JSON value, but for `FeatureSpace`, which has other keys."""
+    if isinstance(value, dict) and value.get("build_config") and value.get("class_name") != "FeatureSpace":
+        yield value["build_config"]
+    if isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _build_configs(inner)
 
 
 def _integers(value, key=""):

@@ -155,6 +155,7 @@ def test_headers_come_from_the_command_line_a_file_and_the_environment(
         (["--header", ":secret"], "--header must hold a name, a colon and a value"),
         (["--header", "a b:secret"], "letters, digits, `-`, `_` and `.` only. Received: the header 'a b'"),
         (["--header-file", "nowhere"], "--header-file must be a file that can be read"),
+        (["--header-file", "/dev/zero"], "--header-file must have at most 1 MiB"),
         (["--header-variable", "X-Key:NO_SUCH_KEY"], "Received: 'NO_SUCH_KEY'"),
         (["--certificates", "nowhere.pem"], "certificates='nowhere.pem'"),
         (["--client-key", "nowhere.pem"], "client_key='nowhere.pem'"),

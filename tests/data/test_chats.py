@@ -79,7 +79,8 @@ def test_a_long_chat_ends_with_its_last_whole_answer():
 
 def test_both_forms_of_files_are_read(tmp_path):
     turns = [{"from": "human", "value": "a"}, {"from": "chatgpt", "value": "b"}]
-    lines = [json.dumps({"messages": SHORT}), "", json.dumps({"conversations": turns, "id": 7})]
+    lines = [json.dumps({"messages": SHORT}), "", json.dumps({"conversations": turns, "id": "\N{DOG}"})]
+    assert "\\ud83d\\udc15" in lines[2], "a whole surrogate pair"
     path = tmp_path / "chats.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
     assert read_chats(path) == [SHORT, SHORT]
@@ -98,6 +99,7 @@ def test_both_forms_of_files_are_read(tmp_path):
             r"line 2: a message must .* as `role`",
         ),
         ('{"conversations": [{"from": "me", "value": "a"}]}', r"line 2: `from` must be one of"),
+        ('{"messages": [{"role": "user", "content": "\\ud83d"}]}', r"line 2: a text must be UTF-8"),
         (
             '{"messages": [{"role": "user", "content": "a", "weight": 0}]}',
             r"line 2: `weight` must be left out",

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import re
 import warnings
 
@@ -40,6 +41,12 @@ def test_only_a_newline_ends_a_line_and_a_path_may_be_a_string(tmp_path):
     lines = [f"a{inside}b" for inside in "\u2028\u2029\x0c\x0b\x85\x1c\r"]
     path = written(tmp_path / "text", "\n".join([*lines, "c"]).encode())
     assert read_lines(path) == read_lines(str(path)) == [*lines, "c"]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="pipe must be a regular file"):
+        read_lines(tmp_path / "pipe")
 
 
 def corrupt(content):

@@ -18,6 +18,7 @@ import pytest
 from contracts import slow_but
 
 import keras_transformer
+from keras_transformer.layers import LearnedPositions
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.models import Transformer, loading
@@ -129,6 +130,19 @@ def test_a_configuration_that_names_a_function_to_call_is_refused(saved, sentine
 def test_a_model_that_is_not_stored_is_refused_before_it_has_memory(saved, sizes, reason):
     rewrite(saved / "model.keras", lambda config: config["config"].update(sizes))
     check_refused(saved, reason)
+
+
+@pytest.mark.parametrize("build_config", ["x", [1], {"shape": [None, None, 8]}])
+def test_a_layer_that_would_be_loaded_without_its_weights_is_refused(build_config, tmp_path):
+    keras.Sequential([keras.Input((4, 3)), LearnedPositions(7)]).save(tmp_path / "model.keras")
+    assert load_model(tmp_path / "model.keras").weights
+
+    def change(config):
+        config["config"]["layers"][1]["build_config"] = build_config
+
+    rewrite(tmp_path / "model.keras", change)
+    with pytest.raises(ValueError, match=r"model\.keras: `build_config` of a layer must have `input_shape`"):
+        load_model(tmp_path / "model.keras")
 
 
 @pytest.mark.parametrize("name", ["translator.json", "source_tokenizer.model", "model.keras"])
