@@ -6,8 +6,6 @@ import numbers
 import sys
 import unicodedata
 
-import numpy as np
-
 # Number of characters of a received value in a message.
 LONGEST = 200
 # A model may have this many numbers, whatever is stored.
@@ -125,6 +123,7 @@ def check_labels(count, **labels):
 def check_dense(**tensors):
     """Raises `ValueError` for a ragged tensor, whose rows differ in length.
 
+    >>> import numpy as np
     >>> check_dense(token_ids=np.zeros((2, 3)), padding_mask=None)
     """
     for name, x in tensors.items():
@@ -157,7 +156,9 @@ def is_usable(values):
 
     Minus infinity is allowed: as a bias of logits it means a token that is never chosen.
     """
-    return bool(np.isfinite(np.max(values, initial=0)))
+    import numpy as np  # `--help` needs none
+
+    return bool(np.isfinite(np.max(np.asarray(values), initial=0)))
 
 
 def check_finite_weights(model, path):
@@ -168,7 +169,7 @@ def check_finite_weights(model, path):
         path: Path of the file.
     """
     values = {weight.path: weight for weight in model.weights if "float" in str(weight.dtype)}
-    wrong = [name for name, each in values.items() if not is_usable(np.asarray(each))]
+    wrong = [name for name, each in values.items() if not is_usable(each)]
     check(not wrong, f"The weights in {path} must be neither NaN nor infinite.", weights=wrong)
 
 
@@ -178,6 +179,8 @@ def known_values(x):
     >>> known_values([1, 2]).tolist()
     [1.0, 2.0]
     """
+    import numpy as np  # `--help` needs none
+
     try:
         return np.asarray(x, dtype="float64")
     except (TypeError, NotImplementedError, ValueError):

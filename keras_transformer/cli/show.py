@@ -2,11 +2,8 @@
 
 import argparse
 
-import numpy as np
-
 from keras_transformer.checks import check
 from keras_transformer.cli.command_parser import OPTIONAL, InputPath
-from keras_transformer.untrusted import read_small
 
 # Number of pixels of an image file. A small file can hold many.
 MOST_PIXELS = 2**26
@@ -52,7 +49,10 @@ def read_image(path, channels):
         OSError: If the file cannot be read.
         ValueError: If it holds no image.
     """
+    import numpy as np
     import tensorflow as tf
+
+    from keras_transformer.untrusted import read_small
 
     content = read_small(path)
     rule = f"{path} must be a PNG, JPEG, BMP or GIF file."

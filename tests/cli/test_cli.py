@@ -259,7 +259,7 @@ from keras_transformer.cli.search_options import NORMALIZATIONS
 for command in ("--help", "server-files missing", "train --help", "generate . --nothing", "evaluate missing"):
     with contextlib.suppress(SystemExit):
         main(command.split())
-print(sorted({"keras", "tensorflow"} & set(sys.modules)))
+print(sorted({"keras", "numpy", "tensorflow"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.count("usage: keras-transformer") == 2
