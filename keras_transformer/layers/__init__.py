@@ -14,8 +14,10 @@ from keras_transformer.layers.embedding import (
     sinusoidal_positions,
 )
 from keras_transformer.layers.feed_forward import FeedForward, GatedFeedForward
-from keras_transformer.layers.images import ImagePreprocessing, PatchEmbedding
+from keras_transformer.layers.grids import GridPositions, RelativeGridBias, resized_grid
+from keras_transformer.layers.images import ImagePreprocessing
 from keras_transformer.layers.mixture import MixtureOfExperts
+from keras_transformer.layers.patches import PatchEmbedding, Patches
 from keras_transformer.layers.pooling import ClassToken, Pooling
 from keras_transformer.layers.positions import (
     ALiBi,
@@ -51,6 +53,7 @@ __all__ = [
     "EncoderLayer",
     "FeedForward",
     "GatedFeedForward",
+    "GridPositions",
     "ImagePreprocessing",
     "KVCache",
     "LSTMStack",
@@ -63,11 +66,13 @@ __all__ = [
     "MixtureOfExperts",
     "MultiHeadAttention",
     "PatchEmbedding",
+    "Patches",
     "Place",
     "Pooling",
     "PositionalEncoding",
     "Projection",
     "RMSNormalization",
+    "RelativeGridBias",
     "RelativePositionBias",
     "Residual",
     "RotaryPositions",
@@ -80,5 +85,6 @@ __all__ = [
     "ZeroCenteredRMSNormalization",
     "dot_product_attention",
     "empty_cache",
+    "resized_grid",
     "sinusoidal_positions",
 ]

@@ -46,7 +46,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         attention_axes: Axes to attend over; all but the first and the last when None.
         num_key_value_heads: Number of heads of keys and values, each for as many heads of queries (Ainslie et al.,
             2023, "GQA"; one head: Shazeer, 2019); `num_heads` when None.
-        positions: `RotaryPositions`, `ALiBi` or `RelativePositionBias`; None where the inputs hold their positions.
+        positions: `RotaryPositions`, `ALiBi`, `RelativePositionBias` or `RelativeGridBias`; None where the inputs hold
+            their positions.
         query_key_norm: Norm of each head's queries and keys, one of `NORMS`: "layer", "rms" or "zero_centered_rms"
             (Dehghani et al., 2023, "Scaling Vision Transformers to 22 Billion Parameters", section 2); None for none.
         scale: Factor of the products of queries and keys; `1 / sqrt(key_dim)` when None.
@@ -297,7 +298,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         need_an_order = {
             "use_causal_mask": use_causal_mask or None,
             "sliding_window": self._sliding_window,
-            "positions": self.positions,
+            "positions": None if getattr(self.positions, "over_grid", False) else self.positions,
         }
         for name, received in need_an_order.items():
             rule = f"`{name}` needs one attended axis: several, {attended}, have no common order."
@@ -409,6 +410,8 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             `(batch, num_heads, target_len, source_len)` or None.
         """
         options = {"query_mask": query_mask, "return_attention_scores": return_attention_scores}
+        if self.positions is not None:
+            self.positions.check_lengths(query.shape[2], key.shape[2])
         if self._uses_keras_layout:
             return self._attend_in_keras_layout(query, key, value, mask, place, training=training, **options)
         return dot_product_attention(

@@ -233,7 +233,7 @@ def sinusoidal_positions(
     return ops.where(channels % 2 == 0, ops.sin(angles), ops.cos(angles))
 
 
-class _Added(Configured, keras.layers.Layer):
+class Added(Configured, keras.layers.Layer):
     """Base of layers that add vectors to `x`: the sum is computed in float32 or wider, and rounded once."""
 
     def __init__(self, **kwargs):
@@ -241,9 +241,13 @@ class _Added(Configured, keras.layers.Layer):
         self.autocast = False
         self.supports_masking = True
 
+    def check_input(self, x):
+        """Raises `ValueError` for an `x` whose axes do not fit."""
+        check_sequence(x=x)
+
     def _sum(self, x, vectors):
         """Adds vectors to `x` in a wide dtype."""
-        check_sequence(x=x)
+        self.check_input(x)
         dtype = at_least_float32(self.compute_dtype)
         return ops.cast(ops.cast(x, dtype) + ops.cast(vectors, dtype), self.compute_dtype)
 
@@ -251,12 +255,12 @@ class _Added(Configured, keras.layers.Layer):
         return x_shape
 
     def compute_output_spec(self, x, *args, **kwargs):
-        check_sequence(x=x)
+        self.check_input(x)
         return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class PositionalEncoding(_Added):
+class PositionalEncoding(Added):
     """Adds sinusoidal positions to `x` ("Attention Is All You Need", section 3.5).
 
     They are computed for the positions at hand: there is no table and no longest length. The dtype is float32 under
@@ -303,7 +307,7 @@ class PositionalEncoding(_Added):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class LearnedPositions(_Added):
+class LearnedPositions(Added):
     """Adds a learned vector for each position to `x` (Gehring et al., 2017, section 3.1; Devlin et al., 2019).
 
     Args:
@@ -351,7 +355,7 @@ class LearnedPositions(_Added):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class SegmentEmbedding(_Added):
+class SegmentEmbedding(Added):
     """Adds a learned vector for each segment to `x` (Devlin et al., 2019, "BERT", section 3).
 
     Args:

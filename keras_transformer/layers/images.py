@@ -1,6 +1,4 @@
-"""Images: preprocessing, and embeddings of their patches."""
-
-import operator
+"""Images: their preprocessing."""
 
 import keras
 import numpy as np
@@ -8,75 +6,6 @@ import numpy as np
 from keras_transformer.checks import check, check_choice, check_range, height_and_width
 from keras_transformer.execution import ops
 from keras_transformer.layers.base import Configured
-from keras_transformer.layers.projection import Projection
-
-
-@keras.saving.register_keras_serializable("keras_transformer")
-class PatchEmbedding(Configured, keras.layers.Layer):
-    """Cuts images into patches side by side, and multiplies each with one matrix.
-
-    Dosovitskiy et al., 2021, "An Image is Worth 16x16 Words", section 3.1, equation 1. Patches come row by row. One
-    product computes it; a convolution of that stride gives the same (docs/decisions.md).
-
-    Args:
-        patch_size: Pixels of a patch, an int or `(height, width)`.
-        d_model: Width of an embedding.
-        kernel_initializer: Initializer of the matrix.
-
-    Call arguments:
-        images: `(batch, height, width, channels)`, whose height and width are known multiples of the patch's.
-
-    Returns:
-        `(batch, patches, d_model)`.
-
-    Raises:
-        ValueError: If a size is not positive, or the images are not such multiples.
-
-    >>> PatchEmbedding(2, 5)(np.ones((1, 4, 6, 3))).shape
-    TensorShape([1, 6, 5])
-    """
-
-    def __init__(self, patch_size, d_model, kernel_initializer="glorot_uniform", **kwargs):
-        super().__init__(**kwargs)
-        self.patch_size = height_and_width(patch_size=patch_size)
-        self.d_model = d_model
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-
-    def build(self, images_shape):
-        rows, columns = self._grid(images_shape)
-        self.projection = Projection(
-            "...hwc,hwcd->...d",
-            self.d_model,
-            bias_axes="d",
-            kernel_initializer=self.kernel_initializer,
-            dtype=self.dtype_policy,
-            name="projection",
-        )
-        self.projection.build((images_shape[0], rows * columns, *self.patch_size, images_shape[-1]))
-
-    def _grid(self, shape):
-        """Returns how many patches stand below one another, and how many side by side."""
-        sides = tuple(shape[1:3])
-        known = len(shape) == 4 and None not in shape[1:]
-        check(
-            known and not any(map(operator.mod, sides, self.patch_size)),
-            "`images` must have shape `(batch, height, width, channels)`, height and width multiples of "
-            f"patch_size={self.patch_size}.",
-            shape=tuple(shape),
-        )
-        return tuple(map(operator.floordiv, sides, self.patch_size))
-
-    def call(self, images):
-        rows, columns = self._grid(images.shape)
-        height, width = self.patch_size
-        channels = images.shape[-1]
-        x = ops.reshape(images, (-1, rows, height, columns, width, channels))
-        x = ops.transpose(x, (0, 1, 3, 2, 4, 5))
-        return self.projection(ops.reshape(x, (-1, rows * columns, height, width, channels)))
-
-    def compute_output_shape(self, images_shape):
-        rows, columns = self._grid(images_shape)
-        return (images_shape[0], rows * columns, self.d_model)
 
 
 def _triangle(distance):
@@ -156,7 +85,9 @@ class ImagePreprocessing(Configured, keras.layers.Layer):
     def _resized(self, x, shades):
         """Resizes along the rows, then along the columns; whole numbers stay between 0 and `shades`."""
         for equation, axis, new in (("bhwc,pw->bhpc", 2, self.size[1]), ("bhwc,ph->bpwc", 1, self.size[0])):
-            x = ops.einsum(equation, x, _shares(ops.shape(x)[axis], new, KERNELS[self.interpolation]))
+            x = ops.einsum(
+                equation, x, shares_of_pixels(ops.shape(x)[axis], new, KERNELS[self.interpolation])
+            )
             x = x if shades is None else ops.clip(x, 0.0, shades)
         return x
 
@@ -168,15 +99,19 @@ class ImagePreprocessing(Configured, keras.layers.Layer):
         return keras.KerasTensor(self.compute_output_shape(images.shape), "float32")
 
 
-def _shares(old, new, kernel):
+def shares_of_pixels(old, new, kernel):
     """The share of each of `old` pixels of a row in each of `new` pixels: float32 `(new, old)`, rows of sum 1.
 
     Resizing is a product with this matrix, which XLA compiles too. It does not compile TensorFlow's own operation.
+
+    Args:
+        old: Number of pixels, an int or an int scalar tensor.
+        new: Number of pixels, an int or an int scalar tensor.
+        kernel: One of `KERNELS`.
     """
-    ratio = ops.cast(old, "float32") / new
-    centres = (ops.arange(new, dtype="float32") + 0.5) * ratio
-    places = ops.cast(ops.arange(old, dtype="int32"), "float32") + 0.5
-    shares = kernel(ops.abs(places - centres[:, None]) / ops.maximum(ratio, 1.0))
+    ratio = ops.cast(old, "float32") / ops.cast(new, "float32")
+    places = [ops.cast(ops.arange(count, dtype="int32"), "float32") + 0.5 for count in (old, new)]
+    shares = kernel(ops.abs(places[0] - ratio * places[1][:, None]) / ops.maximum(ratio, 1.0))
     return shares / ops.sum(shares, axis=1, keepdims=True)
 
 

@@ -17,7 +17,12 @@ class AttentionPositions(Configured, keras.layers.Layer):
     """Base class of position schemes that act inside attention. Override `rotate` (rotary) or `bias` (ALiBi, T5).
 
     `MultiHeadAttention(positions=...)` takes one. Layers may share one.
+
+    Attributes:
+        over_grid: Whether it knows the order of several attended axes.
     """
+
+    over_grid = False
 
     def build(self, x_shape=None):
         """Creates the weights; they depend on no shape."""
@@ -29,6 +34,9 @@ class AttentionPositions(Configured, keras.layers.Layer):
             num_heads: Number of heads.
             key_dim: Size of a head's queries and keys.
         """
+
+    def check_lengths(self, target_len, source_len):
+        """Raises `ValueError` for a number of queries and keys that the scheme cannot serve; None is not known."""
 
     def rotate(self, x, positions=None):
         """Changes queries or keys by their positions.

@@ -1,5 +1,7 @@
 """The Vision Transformer: images in, classes out."""
 
+import math
+
 import keras
 
 from keras_transformer.checks import check, height_and_width
@@ -8,6 +10,7 @@ from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.layers import ClassToken, Dropout, LearnedPositions, PatchEmbedding, Pooling
 from keras_transformer.layers.attention import pack, unpack
 from keras_transformer.layers.base import ensure_built
+from keras_transformer.layers.grids import resized_grid
 from keras_transformer.models.base import BaseModel
 
 
@@ -23,7 +26,8 @@ class VisionTransformer(BaseModel):
 
     Args:
         image_size: Height and width of an image in pixels, an int or `(height, width)`.
-        patch_size: Height and width of a patch in pixels, an int or `(height, width)`; must divide the image's.
+        patch_size: Height and width of a patch in pixels, an int or `(height, width)`; must divide the image's. Or a
+            `PatchEmbedding`, which is used as it is, such as one whose patches overlap.
         d_model: Width of the model.
         encoder: An `Encoder`, which is used as it is.
         num_classes: Number of classes; None for a model without a head.
@@ -53,6 +57,8 @@ class VisionTransformer(BaseModel):
     TensorShape([3, 5])
     """
 
+    decided_by = ("image_size", "patches", "d_model", "encoder", "num_classes", "channels", "pooler")
+
     def __init__(
         self,
         image_size,
@@ -69,25 +75,29 @@ class VisionTransformer(BaseModel):
         super().__init__(**kwargs)
         self.image_size = height_and_width(image_size=image_size)
         policy = self.dtype_policy
-        self.patches = PatchEmbedding(patch_size, d_model, dtype=policy, name="patches")
+        self.patches = patch_size
+        if not isinstance(patch_size, PatchEmbedding):
+            height_and_width(patch_size=patch_size)
+            self.patches = PatchEmbedding(patch_size, d_model, dtype=policy, name="patches")
         self.patch_size = self.patches.patch_size
+        sizes = zip(self.image_size, self.patch_size, self.patches.strides, strict=True)
         check(
-            not any(n % p for n, p in zip(self.image_size, self.patch_size, strict=True)),
-            "`patch_size` must divide `image_size`.",
+            all(n >= p and (n - p) % s == 0 for n, p, s in sizes),
+            "`patch_size` must divide `image_size`; patches that overlap must cover it.",
             image_size=self.image_size,
             patch_size=self.patch_size,
         )
+        self.grid = self.patches.cells((None, *self.image_size, channels))
         self.d_model = d_model
         self.num_classes = num_classes
         self.channels = channels
         self.dropout = dropout
-        rows, columns = (n // p for n, p in zip(self.image_size, self.patch_size, strict=True))
         self.pools = isinstance(pooler, Pooling)
         self.class_token = None
         if not self.pools or pooler.pooling == "first":
             self.class_token = ClassToken(dtype=policy, name="class_token")
         self.positions = LearnedPositions(
-            (self.class_token is not None) + rows * columns, dtype=policy, name="positions"
+            (self.class_token is not None) + math.prod(self.grid), dtype=policy, name="positions"
         )
         self.drop = Dropout(dropout, dtype=policy, name="drop")
         shape = (None, self.positions.max_length, d_model)
@@ -135,6 +145,25 @@ class VisionTransformer(BaseModel):
             x = self.head(x)
             x = ops.cast(x, at_least_float32(x.dtype))
         return pack(x, scores)
+
+    def with_image_size(self, image_size):
+        """Returns a model for images of another size with copies of these weights, such as for fine-tuning.
+
+        The positions of the patches are interpolated (Dosovitskiy et al., 2021, section 3.2).
+
+        Args:
+            image_size: Height and width of an image in pixels, an int or `(height, width)`.
+        """
+        model = type(self).from_config({**self.get_config(), "image_size": image_size})
+        table = ops.convert_to_tensor(self.positions.embeddings)
+        before, grid = table[: -math.prod(self.grid)], table[-math.prod(self.grid) :]
+        grid = resized_grid(ops.reshape(grid, (*self.grid, self.d_model)), model.grid)
+        for weight, other in zip(self.weights, model.weights, strict=True):
+            if weight is not self.positions.embeddings:
+                other.assign(weight)
+        rows = ops.reshape(grid, (-1, self.d_model))
+        model.positions.embeddings.assign(ops.concatenate([before, ops.cast(rows, before.dtype)]))
+        return model
 
     def input_signature(self):
         return [keras.KerasTensor((None, *self.image_size, self.channels), "float32")]

@@ -114,7 +114,7 @@ def record_image(model, image, picture, name):
     """
     with recorded_vectors({"encoder": _attentions(model.encoder, "self_attention")}) as vectors:
         _, scores = model.encode(image[None], training=False, return_attention_scores=True)
-    rows, columns = (n // p for n, p in zip(model.image_size, model.patch_size, strict=True))
+    rows, columns = model.grid
     patches = [f"patch {row + 1},{column + 1}" for row in range(rows) for column in range(columns)]
     labels = patches if model.class_token is None else ["class token", *patches]
     return {

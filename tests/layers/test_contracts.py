@@ -298,7 +298,9 @@ def test_every_public_layer_is_in_the_contract():
     }
     checked = {type(make()) for make, _ in CASES.values()} | {layers.TokenEmbedding, layers.Embeddings}
     parts_of_attention = {layers.ALiBi, layers.AttentionPositions, layers.RelativePositionBias}
-    of_images = {layers.ImagePreprocessing, layers.PatchEmbedding}  # test_images.py, test_patches.py
+    parts_of_attention |= {layers.RelativeGridBias}
+    # test_images.py, test_patches.py, test_grids.py
+    of_images = {layers.ImagePreprocessing, layers.PatchEmbedding, layers.Patches, layers.GridPositions}
     of_audio = {layers.ConvolutionalSubsampling, layers.LogMelSpectrogram}  # test_audio.py
     assert checked == public - parts_of_attention - of_images - of_audio
 
@@ -337,7 +339,10 @@ CONFIGURED = [
     layers.MultiHeadAttention(3, 4, kernel_regularizer="l2", kernel_constraint="non_neg", seed=23),
     layers.MixtureOfExperts([layers.FeedForward(5)] * 2, 1, 0.5, kernel_initializer="he_normal"),
     layers.TokenEmbedding(13, 6, 1, scale=2.0, output_scale=0.5, output_bias=True),
-    layers.PatchEmbedding((2, 3), 5, "he_normal"),
+    layers.PatchEmbedding((2, 3), 5, "he_normal", (1, 2)),
+    layers.Patches((2, 3, 4), 2),
+    layers.GridPositions((2, 3), 100.0),
+    layers.RelativeGridBias(3, (2, 3)),
     layers.ImagePreprocessing((2, 3), (0.1, 0.2), (0.3, 0.4), 0.5, "bicubic"),
     layers.LogMelSpectrogram(
         5, 8000, 64, 20, 50.0, 3000.0, min_power=1e-8, top_db=60.0, mean=-3.0, deviation=2.0
@@ -426,8 +431,11 @@ WRONG = {
     layers.PatchEmbedding: (
         {"patch_size": 2, "d_model": 3},
         {"patch_size": 0},
-        {"patch_size": (2, 2, 2)},
+        {"patch_size": ()},
         {"patch_size": (2, 1.5)},
+        {"strides": 3},
+        {"strides": (1, 0)},
+        {"strides": (1, 1, 1)},
     ),
     layers.ImagePreprocessing: (
         {},

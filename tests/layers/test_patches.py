@@ -5,7 +5,7 @@ from contracts import as_numpy, assert_close, check_config, compilations, needs_
 from keras import ops
 
 from keras_transformer.execution import native
-from keras_transformer.layers import PatchEmbedding
+from keras_transformer.layers import PatchEmbedding, Patches
 
 
 def embedding(patch_size=(2, 3), d_model=5, **kwargs):
@@ -37,6 +37,52 @@ def test_it_is_a_convolution_of_that_stride(patch_size, channels):
     expected = ops.reshape(convolved, (2, -1, 5)) + layer.projection.bias
     assert_close(layer(images), expected)
     assert layer(images).shape == (2, (8 // height) * (6 // width), 5)
+
+
+RANKS = {
+    "a series": ((2, 12, 3), (4,), 2),
+    "pictures": ((2, 9, 10, 3), (3, 4), (2, 3)),
+    "a video": ((2, 6, 8, 8, 3), (2, 4, 4), (2, 2, 4)),
+    "tubelets": ((2, 6, 8, 4, 3), (3, 4, 2), None),
+}
+
+
+@pytest.mark.parametrize("case", RANKS)
+def test_patches_of_any_rank_overlap_as_a_convolution_says(case):
+    shape, patch_size, strides = RANKS[case]
+    layer, x = PatchEmbedding(patch_size, 5, strides=strides), ops.convert_to_tensor(normal(*shape))
+    layer(x)
+    randomized(layer)
+    cells = ops.conv(x, layer.projection.kernel, layer.strides, "valid")
+    assert_close(layer(x), ops.reshape(cells, (2, -1, 5)) + layer.projection.bias)
+    assert tuple(layer(x).shape) == layer.compute_output_shape(shape)
+    grid = Patches(patch_size, strides)
+    assert_close(grid(x) @ ops.reshape(layer.projection.kernel, (-1, 5)), cells, 1e-4)
+    assert tuple(grid(x).shape) == grid.compute_output_shape(shape)
+    inputs = keras.Input((*[None] * (len(shape) - 2), 3))
+    model = keras.Model(inputs, [layer(inputs), grid(inputs)])
+    assert [each.shape[-1] for each in model.outputs] == [5, grid(x).shape[-1]]
+    assert_close(model(x), [layer(x), grid(x)])
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("case", RANKS)
+@pytest.mark.parametrize("batch", [2, 4])
+def test_sizes_of_a_graph_that_patches_do_not_cover_fail(case, batch):
+    import tensorflow as tf
+
+    shape, patch_size, strides = RANKS[case]
+    layer = Patches(patch_size, strides)
+    x = normal(batch, *shape[1:])
+    graph = tf.function(layer, input_signature=[tf.TensorSpec((batch, None, *shape[2:]))])
+    assert_close(graph(x), layer(x))
+    open_graph = tf.function(layer, input_signature=[tf.TensorSpec((*[None] * (len(shape) - 1), 3))])
+    assert_close(open_graph(x), layer(x))
+    for wrong in (np.repeat(x, 2, axis=1)[:, : shape[1] + 1], x[:, :1]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Incompatible shapes"):
+            graph(wrong)
+        with pytest.raises(ValueError, match="`images` must have shape"):
+            layer(wrong)
 
 
 def test_files_and_graphs(tmp_path):

@@ -133,8 +133,9 @@ SIZE, PATCH, CHANNELS, PATCHES, KINDS = (6, 10), (2, 5), 3, 3 * 2, 7
 def vision(num_classes=KINDS, seed=0, scale=0.4, image_size=SIZE, dropout=0.0, **arguments):
     stack = {"dropout": dropout, "activation": "gelu", "normalize_first": True}
     encoder = arguments.pop("encoder", None) or layers.Encoder(2, HEADS, 17, **stack)
+    patch_size = arguments.pop("patch_size", PATCH)
     return randomized(
-        VisionTransformer(image_size, PATCH, 12, encoder, num_classes, **arguments), seed, scale
+        VisionTransformer(image_size, patch_size, 12, encoder, num_classes, **arguments), seed, scale
     )
 
 

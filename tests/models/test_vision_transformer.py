@@ -68,6 +68,30 @@ def test_a_pooling_reads_the_states_of_all_patches(kind):
     assert plain(x).shape == (2, 12)
 
 
+def test_overlapping_patches_are_a_layer_that_is_handed_in():
+    patches = layers.PatchEmbedding(PATCH, 12, strides=PATCH)
+    model = small(patch_size=patches)
+    assert model.patches is patches and model.patch_size == PATCH
+    model.set_weights(small().get_weights())
+    assert_close(model(images()), small()(images()))
+    overlapping = small(patch_size=layers.PatchEmbedding((4, 4), 12, strides=2))
+    assert overlapping.grid == (2, 4) and overlapping.encode(images()).shape == (2, 9, 12)
+    again = type(model).from_config(overlapping.get_config())
+    again.set_weights(overlapping.get_weights())
+    assert_close(again(images()), overlapping(images()), 0)
+
+
+def test_positions_are_interpolated_for_larger_images():
+    model = small()
+    larger = model.with_image_size((12, 20))
+    table = as_numpy(model.positions.embeddings)
+    grid = as_numpy(layers.resized_grid(table[1:].reshape(3, 2, 12), (6, 4))).reshape(24, 12)
+    assert_close(larger.positions.embeddings, np.concatenate([table[:1], grid]))
+    assert larger(images(size=(12, 20))).shape == (2, CLASSES)
+    same = model.with_image_size(SIZE)
+    assert_close(same(images()), model(images()), 0)
+
+
 def test_grey_images_of_other_sizes():
     model = small(image_size=(4, 20), channels=1)
     x = images(channels=1, size=(4, 20))
