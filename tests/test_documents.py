@@ -63,6 +63,47 @@ def test_every_page_of_the_site_is_in_a_table_of_contents():
     assert pages - listed == {"index"}
 
 
+def pages_of_the_site():
+    """The pages of each kind, a dict from the caption of the sidebar to paths."""
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    groups = re.findall(r":caption: (.+)\n\n([^`]*)```", text)
+    return {caption: [DOCS / f"{name}.md" for name in names.split()] for caption, names in groups}
+
+
+# Nobody reads these from the first line to the last.
+LONGER = ("Reference", "Explanation", "Project")
+
+
+def pages_to_read():
+    return [page for kind, pages in pages_of_the_site().items() if kind not in LONGER for page in pages]
+
+
+@pytest.mark.parametrize("page", pages_to_read(), ids=lambda page: page.stem)
+def test_a_page_that_is_read_as_a_whole_is_short(page):
+    assert len(page.read_text(encoding="utf-8").split()) <= 1500
+
+
+def sentences(text):
+    """The sentences of a document as lists of words: of its paragraphs, items and cells, without code."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    for block in re.split(r"\n\s*\n|\n(?=[-*|#\d])", text):
+        for cell in block.split("|"):
+            yield from (part.split() for part in re.split(r"(?<=[.!?:;])\s+", cell.strip()))
+
+
+def test_few_sentences_are_long():
+    counted = [
+        (len(words), " ".join(words))
+        for page in [*pages_to_read(), ROOT / "README.md"]
+        for words in sentences(page.read_text(encoding="utf-8"))
+        if len(words) > 2
+    ]
+    long = [sentence for count, sentence in counted if count > 30]
+    assert len(counted) > 1000
+    assert len(long) <= len(counted) / 100, "\n".join(long)
+
+
 @needs_sphinx
 def test_a_dead_link_is_found(tmp_path):
     import build_site
@@ -109,7 +150,11 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert "0 links lead nowhere" in done.stdout
     korean = (tmp_path / "html" / "ko" / "docs" / "index.html").read_text(encoding="utf-8")
-    assert "트랜스포머" in korean and "인코더, N층" in korean and "Model families (영어)</a>" in korean
+    assert (
+        "트랜스포머" in korean
+        and "인코더, N층" in korean
+        and "Which checkpoints can be read? (영어)</a>" in korean
+    )
     for language, picture in (("", "masks.png"), ("ko/", "masks.ko.png")):
         assert picture in (tmp_path / "html" / f"{language}docs" / "plots.html").read_text(encoding="utf-8")
     page = (

@@ -1,4 +1,4 @@
-"""The exit codes of the command line. docs/serving.md has a table of them."""
+"""The exit codes of the command line. docs/reference/exit_codes.md has a table of them."""
 
 DONE = 0
 # The user's input cannot be used.

@@ -2,7 +2,7 @@
 
 A key that is in no list might change what the model computes. It is refused, unless its value is None. In the two files
 of a tokenizer's options, of which transformers ignores what its class does not know, a warning names it.
-docs/families.md has the lists of `IGNORED`.
+docs/checkpoint_keys.md has the lists of `IGNORED`.
 """
 
 import logging

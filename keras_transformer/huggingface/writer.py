@@ -32,7 +32,7 @@ def to_huggingface(
 
     A model that `from_huggingface` read has `checkpoint_files`, which are written too: the search of
     generation_config.json, chat templates, keys of config.json such as `max_position_embeddings`, how images and audio
-    are prepared, and the modules of sentence-transformers. docs/families.md lists them.
+    are prepared, and the modules of sentence-transformers. docs/checkpoint_keys.md lists them.
 
     Args:
         model: A model that one of `FAMILIES` can describe. Its weights are not quantized; those of LoRA are added.

@@ -19,7 +19,7 @@ from keras_transformer.huggingface import (
 from keras_transformer.huggingface.generation import KNOWN, REFUSED
 from keras_transformer.huggingface.known_keys import IGNORED, TOKENIZERS, check_keys
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "families.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "checkpoint_keys.md"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the"]
 # fmt: off
 # The keys of published config.json files, of which no value matters here.

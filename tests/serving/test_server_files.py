@@ -229,7 +229,7 @@ def test_page_explains_alerts_and_their_metrics(base):
     panels = json.loads((base / "dashboard.json").read_text())["panels"]
     expressions = [rule["expr"] for rule in group["rules"]]
     expressions += [target["expr"] for panel in panels for target in panel["targets"]]
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "watch.md").read_text(encoding="utf-8")
     for expression in expressions:
         for metric, selector in re.findall(r"([\w:]+)\{(.*?)\}", expression):
             assert f'job="{job["job_name"]}"' in selector

@@ -13,7 +13,7 @@ from keras_transformer.serving.server.containers import (
     resource_name,
 )
 
-# CPUs of a container. A portable export answers more requests for each CPU with one (docs/serving.md).
+# CPUs of a container. A portable export answers more requests for each CPU with one (benchmarks/serving.md).
 CPUS = 1
 XLA_CPUS = 4
 # Memory of the server itself, of its graphs and of the batches that it computes, in GiB.
