@@ -283,15 +283,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
         return pack(self._output_dense(context), scores if return_attention_scores else None, cache)
 
     def _call_over_axes(
-        self,
-        query,
-        value,
-        key,
-        masks,
-        attention_mask,
-        return_attention_scores,
-        training,
-        use_causal_mask,
+        self, query, value, key, masks, attention_mask, return_attention_scores, training, use_causal_mask
     ):
         """Computes the layer on inputs of a higher rank, as on inputs of rank 3."""
         attended = attended_axes(self.given_axes, len(query.shape))
@@ -307,7 +299,6 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             check_lengths(value.shape, key.shape)
         folded = FoldedAxes(query, value, attended)
         rows = folded.fold(query)
-        key_mask = masks["key_mask"]
         results = MultiHeadAttention.call(
             self,
             rows,
@@ -315,7 +306,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             folded.fold(key),
             folded.fold_token_mask(masks["query_mask"], "query_mask", query),
             folded.fold_token_mask(masks["value_mask"], "value_mask", value),
-            folded.fold_token_mask(key_mask, "key_mask", value if key is None else key),
+            folded.fold_token_mask(masks["key_mask"], "key_mask", value if key is None else key),
             folded.fold_attention_mask(attention_mask),
             return_attention_scores,
             training,
