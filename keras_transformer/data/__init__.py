@@ -1,4 +1,4 @@
-"""Files, batches of pairs, packed texts, chats and masked tokens. No tokenizer is imported: the caller passes one."""
+"""Files, batches of pairs, packed texts, chats, tags and masked tokens. The caller passes the tokenizer."""
 
 from keras_transformer.lazy import lazy_names
 
@@ -11,6 +11,7 @@ _HOMES = {
     "hold_out": "tables",
     "iterate_lines": "files",
     "read_chats": "chats",
+    "read_conll": "tags",
     "read_lines": "corpus",
     "read_parallel": "corpus",
     "read_table": "tables",

@@ -52,8 +52,9 @@ def tune(recipe, folder, data, output, val_data=None, say=print):
     """Tunes the model of a Hugging Face folder, or resumes its tuning, and writes it as such a folder.
 
     A language model learns the answers of chats, which `read_chats` reads. An encoder learns the labels of a table,
-    which `read_table` reads, with a new head. An embedder of sentence-transformers learns the matches of a table. The
-    tuned model is that of the best epoch: of the lowest validation loss, or of the highest accuracy of labels.
+    which `read_table` reads, or of words, which `read_conll` reads, with a new head. An embedder of
+    sentence-transformers learns the matches of a table. The tuned model is that of the best epoch: of the lowest
+    validation loss, or of the highest accuracy of labels.
 
     A tuning may be stopped at any step. The same call resumes it, and it ends with the weights of a tuning that was not
     stopped, bit for bit on one machine. On SIGTERM it saves its state, within an epoch too.
@@ -66,7 +67,8 @@ def tune(recipe, folder, data, output, val_data=None, say=print):
         recipe: A `TuningRecipe`. To resume, it must be the recipe of the tuning; `changes` says which fields may
             differ.
         folder: A Hugging Face folder, a path. Nothing is downloaded.
-        data: The file of chats (.jsonl) or of texts and labels (.csv, .tsv), a path.
+        data: The file of chats (.jsonl), of texts and labels or matches (.csv, .tsv), or of words and labels (CoNLL), a
+            path.
         output: The folder of the tuning, a path: a new one, an empty one, or one that an earlier call began. It gets
             `history.csv`, checkpoints and, at the end, the folder `model`.
         val_data: A file to validate with after each epoch; None to hold out a share of the rows.
@@ -85,7 +87,7 @@ def tune(recipe, folder, data, output, val_data=None, say=print):
     check(keras.backend.backend() == "tensorflow", rule, backend=keras.backend.backend())
     folder, output = Path(folder), Path(output)
     # Whatever can refuse wrong files runs before the first file is written.
-    task = task_of(folder, recipe)
+    task = task_of(folder, recipe, data)
     rows = task.read(data)
     if val_data is None:
         rows, held_out = task.split(rows, recipe.hold_out, recipe.seed)

@@ -1,13 +1,14 @@
 """What a tuning learns, by the kind of the model: chats, the labels of a table, or texts with near vectors."""
 
 import random
+import re
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.checks import check
-from keras_transformer.data import Chats, hold_out, read_chats, read_table
+from keras_transformer.data import Chats, hold_out, read_chats, read_conll, read_table
 from keras_transformer.data.epochs import dataset_of
 from keras_transformer.huggingface import (
     chat_template_from_huggingface,
@@ -19,12 +20,13 @@ from keras_transformer.huggingface.checkpoint import Checkpoint
 from keras_transformer.huggingface.families import DECODERS
 from keras_transformer.huggingface.reading import read_encoder, read_language_model
 from keras_transformer.losses import InBatchNegatives, MaskedCrossentropy
-from keras_transformer.metrics import MatchAccuracy, Perplexity
-from keras_transformer.models import ClassificationHead, EncoderModel, Pooler, TextGroups
-from keras_transformer.serving import Classifier, Embedder, TextGenerator
+from keras_transformer.metrics import MaskedAccuracy, MatchAccuracy, Perplexity
+from keras_transformer.models import ClassificationHead, EncoderModel, Pooler, TaggingHead, TextGroups
+from keras_transformer.serving import Classifier, Embedder, Tagger, TextGenerator
 from keras_transformer.text.pairs import pack_ids
 
 IGNORED = -100
+TABLE = re.compile(r"\.(csv|tsv)$", re.IGNORECASE)
 # Number of tokens that a sample of an answer may have, and of characters of a text in the report.
 SAMPLE_LENGTH, SAMPLE_CHARACTERS = 64, 200
 
@@ -175,12 +177,17 @@ class LabelTask:
     def batches(self, model, rows):
         """Makes the batches of rows. A text that is too long is cut."""
         *texts, names = zip(*rows, strict=True)
-        labels = {label: i for i, label in enumerate(model.head.labels)}
-        unknown = sorted(set(names) - labels.keys())
-        check(not unknown, "`val_data` must have no other labels than `data`.", labels=unknown[:5])
+        labels = self._numbers(model, names)
         x = packed(model, self.tokenizer, self.recipe.length or self.length, *texts)
         y = np.array([labels[name] for name in names], "int32")
         return Rows(x, y, self.recipe.batch_size, self.recipe.seed)
+
+    def _numbers(self, model, names):
+        """Returns the number of each label of a head, a dict, of which the names must be."""
+        labels = {label: i for i, label in enumerate(model.head.labels)}
+        unknown = sorted(set(names) - labels.keys())
+        check(not unknown, "`val_data` must have no other labels than `data`.", labels=unknown[:5])
+        return labels
 
     def loss(self, model):
         """Returns the loss and the metrics."""
@@ -210,6 +217,68 @@ class LabelTask:
         answers = classifier.classify(*(list(each) for each in texts))
         for *parts, name, (label, share) in zip(*texts, names, answers, strict=True):
             yield f"{' | '.join(map(_short, parts))}  ->  {label} ({share:.0%}; {name} is right)"
+
+
+class TagTask(LabelTask):
+    """An encoder learns the label of each word, such as names of people and places, with a new head.
+
+    The first piece of a word has its label; the loss ignores the others (Devlin et al., 2019, "BERT", section 5.3).
+    """
+
+    def read(self, path):
+        """Reads the sentences of a file."""
+        return read_conll(path)
+
+    def split(self, rows, share, seed):
+        """Returns the sentences to train on and those to validate with."""
+        return hold_out(rows, share, seed)
+
+    def make_model(self, rows, **options):
+        """Reads the encoder, and gives it a new head for the labels unless it has one for them."""
+        model, _ = read_encoder(self.folder, **options)
+        labels = sorted({label for _, labels in rows for label in labels})
+        if isinstance(model.head, TaggingHead) and set(labels) <= set(model.head.labels or ()):
+            return model
+        return model.with_head(TaggingHead(len(labels), dropout=0.1, labels=labels))
+
+    def batches(self, model, rows):
+        """Makes the batches of sentences. A sentence that is too long is cut."""
+        room = min(self.recipe.length or self.length, model.embeddings.max_length or self.length)
+        numbers = self._numbers(model, [label for _, labels in rows for label in labels])
+        ends = [self.tokenizer.eos_id], [IGNORED]
+        starts = ([self.tokenizer.bos_id], [IGNORED]) if model.starts_with_cls else ([], [])
+        lines = []
+        for words, labels in rows:
+            # A word inside a text has a blank before it, which some pieces begin with.
+            pieces = self.tokenizer.tokenize([f" {word}" if i else word for i, word in enumerate(words)])
+            line = list(starts[0]), list(starts[1])
+            for ids, label in zip(pieces.to_list(), labels, strict=True):
+                line[0].extend(ids)
+                line[1].extend([numbers[label], *[IGNORED] * len(ids)][: len(ids)])
+            lines.append([part[: room - 1] + end for part, end in zip(line, ends, strict=True)])
+        length = max(len(ids) for ids, _ in lines)
+        shape = len(lines), length
+        token_ids, targets = np.full(shape, model.pad_id, "int32"), np.full(shape, IGNORED, "int32")
+        for i, (ids, labels) in enumerate(lines):
+            token_ids[i, : len(ids)], targets[i, : len(ids)] = ids, labels
+        x = {"token_ids": token_ids}
+        if model.embeddings.segments is not None:
+            x["segment_ids"] = np.zeros(shape, "int32")
+        return Rows(x, targets, self.recipe.batch_size, self.recipe.seed)
+
+    def loss(self, model):
+        """Returns the loss and the metrics."""
+        return MaskedCrossentropy(pad_id=IGNORED), [MaskedAccuracy(pad_id=IGNORED, name="accuracy")]
+
+    def prediction(self, model, y):
+        """Returns an output of the model, to make the metrics of."""
+        return np.zeros((*y.shape, model.head.num_classes), "float32")
+
+    def samples(self, model, rows):
+        """Yields lines with the labels of the pieces of a sentence."""
+        tagger = Tagger(model, self.tokenizer)
+        for tagged in tagger.tag([" ".join(words) for words, _ in rows]):
+            yield _short(" ".join(f"{piece}/{label}" for piece, label, _ in tagged))
 
 
 class MatchTask:
@@ -284,15 +353,17 @@ class MatchTask:
             yield f"{_short(row[0])}  ->  {_short(rows[int(np.argmax(cosines))][1])} ({np.max(cosines):.2f})"
 
 
-def task_of(folder, recipe):
-    """Returns the task that fits the model of a folder.
+def task_of(folder, recipe, data):
+    """Returns the task that fits the model of a folder and a file.
 
     Raises:
         ValueError: If the library tunes no model of this kind.
     """
     checkpoint = Checkpoint(folder)
     if EncoderModel in checkpoint.family.model_classes:
-        return (MatchTask if checkpoint.makes_vectors else LabelTask)(folder, recipe)
+        if checkpoint.makes_vectors:
+            return MatchTask(folder, recipe)
+        return (LabelTask if TABLE.search(str(data)) else TagTask)(folder, recipe)
     rule = (
         "`folder` must hold a language model, which learns chats, an encoder such as BERT, which learns labels, or an "
         "embedder of sentence-transformers, which learns matches. Train translators with `init_from` "

@@ -13,6 +13,7 @@ from keras_transformer.cli.main import main
 from keras_transformer.data import read_chats
 from keras_transformer.files import locked
 from keras_transformer.huggingface import FAMILIES, embedder_files, from_huggingface, to_huggingface
+from keras_transformer.runs.tuning_tasks import task_of
 from keras_transformer.serving import Classifier, Embedder, TextGenerator
 from keras_transformer.text import BytePairTokenizer, WordPieceTokenizer
 from keras_transformer.text.byte_pair import BYTE_CHARACTERS
@@ -142,6 +143,20 @@ def test_an_encoder_learns_the_labels_of_a_table(bert, table, tmp_path):
 
 
 @pytest.mark.slow
+def test_an_encoder_learns_the_labels_of_words(bert, tmp_path):
+    lines = [f"{one} X-{one}\n{two} X-{two}\n" for one in WORDS[5:] for two in WORDS[5:]]
+    (tmp_path / "words.conll").write_text("-DOCSTART- O\n\n" + "\n".join(lines))
+    options = {"epochs": 10, "batch_size": 2, "learning_rate": 0.005, "samples": 1}
+    said = []
+    path = runs.tune(recipe(**options), bert, tmp_path / "words.conll", tmp_path / "run", say=said.append)
+    assert max(row["val_accuracy"] for row in history_of(tmp_path / "run")) == 1.0
+    assert "day/X-day" in said[-1] or "X-" in said[-1]
+    tagger = convert(path, tmp_path / "tagger")
+    ((first, second),) = tagger.tag(["night good"])
+    assert (first[:2], second[:2]) == (("night", "X-night"), ("good", "X-good"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"lora": 2, "targets": "all"}], ids=["whole", "lora"])
 def test_an_embedder_learns_matches(options, tmp_path):
     keras.utils.set_random_seed(0)
@@ -219,6 +234,18 @@ def test_the_command_prints_the_folder_and_reports(bert, table, tmp_path, capsys
     assert "batch_size: 4, now 8" in capsys.readouterr().err
 
 
+def test_the_first_piece_of_a_word_has_its_label(bert):
+    task = task_of(bert, recipe(), "words.txt")
+    task.tokenizer = WordPieceTokenizer([*WORDS, "##s"])
+    model = task.make_model([(("a",), ("N",)), (("a",), ("O",))])
+    batches = task.batches(model, [(("goods", "day"), ("N", "O")), (("night",), ("N",))])
+    ((x, y),) = batches.dataset(epochs=1).as_numpy_iterator()
+    found = {
+        tuple(ids): tuple(labels) for ids, labels in zip(x["token_ids"].tolist(), y.tolist(), strict=True)
+    }
+    assert found == {(2, 5, 9, 7, 3): (-100, 0, -100, 1, -100), (2, 8, 3, 0, 0): (-100, 0, -100, -100, -100)}
+
+
 def test_wrong_recipes_and_folders_are_refused(llama, bert, chats, table, tmp_path):
     for options in (
         {"lora": 0},
@@ -230,8 +257,11 @@ def test_wrong_recipes_and_folders_are_refused(llama, bert, chats, table, tmp_pa
     ):
         with pytest.raises(ValueError, match=next(iter(options))):
             runs.TuningRecipe(**options)
+    (tmp_path / "one").write_text("word\n")
     with pytest.raises(ValueError, match="no column 'name'"):
         runs.tune(recipe(columns="text,name"), bert, table, tmp_path / "run")
+    with pytest.raises(ValueError, match="line 1: a line must have a word and a label"):
+        runs.tune(recipe(), bert, tmp_path / "one", tmp_path / "run")
     with pytest.raises(ValueError, match="line 1: not JSON"):
         runs.tune(recipe(), llama, table, tmp_path / "run")
     with pytest.raises(ValueError, match="must be the end of a dense layer's path"):
