@@ -123,7 +123,7 @@ class RelativeGridBias(AttentionPositions):
         ValueError: If a size is not positive, or an input has another number of cells.
 
     >>> positions = RelativeGridBias(2, (3, 2))
-    >>> attention = keras_transformer.MultiHeadAttention(2, 4, positions=positions)
+    >>> attention = MultiHeadAttention(2, 4, positions=positions)
     >>> attention(np.ones((1, 6, 8)), np.ones((1, 6, 8))).shape, positions.embeddings.shape
     (TensorShape([1, 6, 8]), (5, 3, 2))
     """
