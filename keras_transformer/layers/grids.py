@@ -125,7 +125,7 @@ class RelativeGridBias(AttentionPositions):
     >>> positions = RelativeGridBias(2, (3, 2))
     >>> attention = MultiHeadAttention(2, 4, positions=positions)
     >>> attention(np.ones((1, 6, 8)), np.ones((1, 6, 8))).shape, positions.embeddings.shape
-    (TensorShape([1, 6, 8]), (5, 3, 2))
+    (TensorShape([1, 6, 8]), TensorShape([5, 3, 2]))
     """
 
     over_grid = True

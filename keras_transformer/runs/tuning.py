@@ -136,6 +136,8 @@ def _trained(recipe, task, rows, held_out, output, description, say):
         while True:
             saved = next(iter(checkpoints(output)), SavedState(None))
             history = read_history(output)[: saved.epochs]
+            # The process may have ended between a checkpoint and this.
+            _keep_best(output, task, history)
             if _is_finished(recipe, task, history):
                 model = _loaded(output / BEST)
                 return model, task.batches(model, held_out)
@@ -163,10 +165,12 @@ def _trained(recipe, task, rows, held_out, output, description, say):
                 StopOnNaN(first_step=saved.steps),
                 _History(output, recipe, task, history),
                 Checkpoint(output, every=recipe.checkpoint_steps, resumed=saved, termination=termination),
-                _KeepBest(output, task),
+                keras.callbacks.LambdaCallback(
+                    on_epoch_end=lambda epoch, logs: _keep_best(output, task, read_history(output))
+                ),
                 progress,
             ]
-            with contextlib.closing(progress):
+            with contextlib.closing(progress), _says_how_to_resume(output, say):
                 model.fit(
                     batches.dataset(first_epoch=saved.epochs, first_step=saved.steps),
                     steps_per_epoch=batches.steps - saved.steps,
@@ -178,6 +182,17 @@ def _trained(recipe, task, rows, held_out, output, description, say):
                     shuffle=False,
                     verbose=0,
                 )
+
+
+@contextlib.contextmanager
+def _says_how_to_resume(output, say):
+    """Reports what is saved when a user interrupts the training."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        saved = next(iter(checkpoints(output)), SavedState(None))
+        say(f"{output}: {saved} are saved. The same command resumes the tuning.")
+        raise
 
 
 def _begun(recipe, task, rows):
@@ -257,28 +272,19 @@ class _History(keras.callbacks.Callback):
         self.model.stop_training = _is_finished(self.recipe, self.task, self.history)
 
 
-class _KeepBest(keras.callbacks.Callback):
+def _keep_best(output, task, history):
     """Keeps the checkpoint of the best epoch under a name of its own."""
-
-    def __init__(self, output, task):
-        super().__init__()
-        self.output, self.task = output, task
-
-    def on_train_begin(self, logs=None):
-        # The process may have ended between a checkpoint and this callback.
-        self.on_epoch_end(None)
-
-    def on_epoch_end(self, epoch, logs=None):
-        history = read_history(self.output)
-        path = (
-            self.output / f"checkpoint-{_best_epoch(self.task, history) + 1:04d}.keras" if history else None
-        )
-        if path is not None and path.exists():
-            with replaced(self.output / BEST) as temporary:
-                try:
-                    os.link(path, temporary)
-                except OSError:  # no links here
-                    shutil.copyfile(path, temporary)
+    if not history:
+        return
+    path = output / f"checkpoint-{_best_epoch(task, history) + 1:04d}.keras"
+    # An earlier epoch has the name already.
+    if path.exists():
+        with replaced(output / BEST) as temporary:
+            try:
+                os.link(path, temporary)
+            except OSError:
+                # The file system has no links.
+                shutil.copyfile(path, temporary)
 
 
 def _finish(recipe, task, model, val_batches, held_out, output, say):

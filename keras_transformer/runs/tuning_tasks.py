@@ -37,14 +37,15 @@ class Rows:
     Args:
         x: A dict of arrays `(rows, ...)`.
         y: An array `(rows, ...)`.
+        pad_id: The id of padding in `x["token_ids"]`.
         batch_size: Number of rows in a batch; the last one of an epoch may have fewer.
         seed: Seed of the order, an int.
     """
 
-    def __init__(self, x, y, batch_size, seed):
+    def __init__(self, x, y, pad_id, batch_size, seed):
         self._x, self._y, self._batch_size, self._seed = x, y, batch_size, seed
         self.steps = -(-len(y) // batch_size)
-        self.tokens = int(np.count_nonzero(next(iter(x.values()))))
+        self.tokens = int(np.count_nonzero(x["token_ids"] != pad_id))
 
     def dataset(self, first_epoch=0, epochs=None, *, first_step=0):
         """Returns the batches for `model.fit`, a `tf.data.Dataset`; see `PackedTexts.dataset`."""
@@ -180,7 +181,7 @@ class LabelTask:
         labels = self._numbers(model, names)
         x = packed(model, self.tokenizer, self.recipe.length or self.length, *texts)
         y = np.array([labels[name] for name in names], "int32")
-        return Rows(x, y, self.recipe.batch_size, self.recipe.seed)
+        return Rows(x, y, model.pad_id, self.recipe.batch_size, self.recipe.seed)
 
     def _numbers(self, model, names):
         """Returns the number of each label of a head, a dict, of which the names must be."""
@@ -264,7 +265,7 @@ class TagTask(LabelTask):
         x = {"token_ids": token_ids}
         if model.embeddings.segments is not None:
             x["segment_ids"] = np.zeros(shape, "int32")
-        return Rows(x, targets, self.recipe.batch_size, self.recipe.seed)
+        return Rows(x, targets, model.pad_id, self.recipe.batch_size, self.recipe.seed)
 
     def loss(self, model):
         """Returns the loss and the metrics."""
@@ -323,7 +324,8 @@ class MatchTask:
         texts = [prompt + text for row in rows for text in row]
         x = packed(model.encoder, self.tokenizer, limit, texts)
         x = {name: ids.reshape(len(rows), -1, ids.shape[-1]) for name, ids in x.items()}
-        return Rows(x, np.zeros(len(rows), "float32"), self.recipe.batch_size, self.recipe.seed)
+        y, pad_id = np.zeros(len(rows), "float32"), model.encoder.pad_id
+        return Rows(x, y, pad_id, self.recipe.batch_size, self.recipe.seed)
 
     def loss(self, model):
         """Returns the loss and the metrics."""
