@@ -259,12 +259,24 @@ from keras_transformer.cli.search_options import NORMALIZATIONS
 for command in ("--help", "server-files missing", "train --help", "generate . --nothing", "evaluate missing"):
     with contextlib.suppress(SystemExit):
         main(command.split())
-print(sorted({"keras", "numpy", "tensorflow"} & set(sys.modules)))
+print(sorted({"keras", "tensorflow"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.count("usage: keras-transformer") == 2
     assert "--nothing" in done.stderr and done.stderr.count("missing") >= 2
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_help_imports_no_numpy():
+    code = """
+import contextlib, sys
+from keras_transformer.cli import main
+with contextlib.suppress(SystemExit):
+    main(["--help"])
+print("numpy" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: keras-transformer") and done.stdout.endswith("False\n")
 
 
 def test_the_option_of_normalization_has_the_names_of_a_beam():
