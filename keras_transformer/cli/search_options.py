@@ -1,6 +1,7 @@
 """The options of the search: what `translate`, `evaluate`, `export`, `show` and `generate` have in common."""
 
 import dataclasses
+import re
 
 from keras_transformer.cli.command_parser import NO_DEFAULT
 
@@ -21,6 +22,8 @@ CONSTRAINT_OPTIONS = {
 }
 # Those of `Beam`, whose module imports Keras.
 NORMALIZATIONS = ("wu", "length")
+# Values of `--suppress` that look like a piece with a meaning, not like a word.
+SPECIAL = re.compile(r"<[^<>]*>$|\[[^\[\]]*\]$|\u2581|##|\u0120")
 SEARCH_OPTIONS = (*BEAM_OPTIONS, *SAMPLE_OPTIONS, *CONSTRAINT_OPTIONS)
 
 
@@ -65,8 +68,8 @@ def add_search_options(parser):
     group.add_argument(
         "--suppress",
         nargs="+",
-        metavar="PIECE",
-        help="pieces of the vocabulary that no output has, such as <unk>",
+        metavar="WORD",
+        help="words that no output has, in any spelling; and pieces of the vocabulary, such as <unk>",
     )
     return group
 
@@ -113,26 +116,43 @@ def constraints_of(servable, given):
         given: The options that were given, a dict.
 
     Raises:
-        ValueError: If `suppress` names a piece that the vocabulary lacks, or a value is out of range.
+        ValueError: If `suppress` names a special piece that the vocabulary lacks, or a value is out of range.
     """
     from keras_transformer.decoding import CONSTRAINTS
 
     made = []
     for option, name in CONSTRAINT_OPTIONS.items():
-        if option in given:
-            value = given[option]
-            made.append(CONSTRAINTS[name](_ids(servable, value) if option == "suppress" else value))
+        if option == "suppress" and option in given:
+            made += _suppressed(servable, given[option])
+        elif option in given:
+            made.append(CONSTRAINTS[name](given[option]))
     # By class: an `ExcludeTokens` is a `SuppressTokens`, too.
     kinds = {type(each) for each in made}
     return [*(each for each in servable.constraints if type(each) not in kinds), *made]
 
 
-def _ids(servable, pieces):
-    """Returns the ids of pieces, or raises `ValueError` for one that the vocabulary of the outputs lacks."""
+def _suppressed(servable, values):
+    """Returns the constraints that forbid words, and pieces of the vocabulary of the outputs.
+
+    A value is a piece where it is one that is not written as it is spelled, such as `<unk>` or `\u2581student`.
+
+    Raises:
+        ValueError: For a special piece that the vocabulary lacks.
+    """
+    from keras_transformer.decoding import ForbidWords, SuppressTokens
+
     tokenizer = servable.tokenizers[-1]
     known = tokenizer.pieces(range(tokenizer.vocab_size))
-    ids = {piece: i for i, piece in enumerate(known)}
-    for piece in pieces:
-        if piece not in ids:
-            raise ValueError(f"--suppress must name pieces of the vocabulary. Received: {piece!r:.200}.")
-    return [ids[piece] for piece in pieces]
+    texts = [text.decode("utf-8", "replace").strip() for text in tokenizer.written()]
+    ids = {piece: i for i, piece in enumerate(known) if piece != texts[i]}
+    words = [value for value in values if value not in ids]
+    for word in words:
+        if not word.strip() or SPECIAL.match(word):
+            raise ValueError(
+                f"--suppress must name words or pieces of the vocabulary. Received: {word!r:.200}."
+            )
+    pieces = [ids[value] for value in values if value in ids]
+    return [
+        *([SuppressTokens(pieces)] if pieces else []),
+        *([ForbidWords.of(words, tokenizer)] if words else []),
+    ]

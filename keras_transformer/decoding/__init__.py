@@ -17,6 +17,7 @@ from keras_transformer.decoding.loop import decode
 from keras_transformer.decoding.phrases import PhraseBeam
 from keras_transformer.decoding.sample import Sample, feature_keys, row_keys
 from keras_transformer.decoding.speech import SpeechIds, SuppressFirstTokens, TimestampRules
+from keras_transformer.decoding.words import ForbidWords
 
 
 def _by_name(*classes):
@@ -34,6 +35,7 @@ CONSTRAINTS = _by_name(
     ExcludeTokens,
     ForcedFirstToken,
     TimestampRules,
+    ForbidWords,
 )
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "Constraint",
     "DiverseBeam",
     "ExcludeTokens",
+    "ForbidWords",
     "ForcedFirstToken",
     "Greedy",
     "Hypotheses",

@@ -13,8 +13,8 @@ PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 class Tokenizer(tf.Module):
     """Base class of the tokenizers.
 
-    A subclass sets `_pieces`, a list with the text of each id, and defines `tokenize`, `detokenize`, `content` (the
-    bytes of its file) and `load`.
+    A subclass sets `_pieces`, a list with the text of each id, and defines `tokenize`, `detokenize`, `written`,
+    `content` (the bytes of its file) and `load`.
     """
 
     def pieces(self, ids):
@@ -30,6 +30,10 @@ class Tokenizer(tf.Module):
             IndexError: If an id is not below `vocab_size`.
         """
         return [self._pieces[i] for i in ids]
+
+    def written(self):
+        """Returns the bytes that each id adds to a text, a list of bytes; none for an id that `detokenize` removes."""
+        raise NotImplementedError
 
     def is_unknown(self, ids):
         """Returns which ids stand for text that the vocabulary cannot write, such as `<unk>`.

@@ -59,6 +59,9 @@ class ByteTokenizer(Tokenizer):
         strings = valid_utf8(tf.strings.reduce_join(pieces, axis=-1))
         return strings[0] if single else strings
 
+    def written(self):
+        return [b""] * FIRST_BYTE + [bytes([byte]) for byte in range(256)]
+
     @classmethod
     def load(cls, path):
         """Returns a tokenizer. The file that `save` wrote is empty and is not read.

@@ -342,6 +342,9 @@ class BytePairTokenizer(Tokenizer):
         strings = valid_utf8(tf.strings.reduce_join(texts, axis=-1))
         return strings[0] if single else strings
 
+    def written(self):
+        return self._texts.numpy().tolist()[: self.vocab_size]
+
     def get_config(self):
         """Returns the arguments of the constructor, a dict."""
         return json.loads(self.content)

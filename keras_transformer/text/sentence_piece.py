@@ -325,6 +325,10 @@ class SentencePieceTokenizer(Tokenizer):
             strings = tf.strings.regex_replace(strings, self._outer_blanks, "")
         return strings[0] if single else strings
 
+    def written(self):
+        special = {self.pad_id, self.bos_id, self.eos_id}
+        return [b"" if i in special else self._text_of(piece) for i, piece in enumerate(self._pieces)]
+
     @property
     def content(self):
         """The bytes that `save` writes: the SentencePiece model, or JSON with the model and the other arguments."""

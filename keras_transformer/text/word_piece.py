@@ -214,6 +214,11 @@ class WordPieceTokenizer(Tokenizer):
         texts = normalized(tf.strings.regex_replace(texts, " ##", ""), "NFC")
         return texts[0] if single else texts
 
+    def written(self):
+        special = {self.pad_id, self.cls_id, self.sep_id, *self._special_ids}
+        pieces = (f" {piece}".replace(" ##", "", 1) for piece in self._pieces)
+        return [b"" if i in special else piece.encode() for i, piece in enumerate(pieces)]
+
     @property
     def content(self):
         """The bytes that `save` writes: JSON with the pieces and the options."""

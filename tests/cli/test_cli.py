@@ -22,6 +22,7 @@ from keras_transformer.cli import main
 from keras_transformer.cli.search_options import NORMALIZATIONS
 from keras_transformer.decoding import (
     Beam,
+    ForbidWords,
     Greedy,
     MinLength,
     NoRepeatNgram,
@@ -297,6 +298,7 @@ SEARCHES = {
         [MinLength(4), RepetitionPenalty(1.5), NoRepeatNgram(2)],
     ),
     "--suppress <unk> </s> --beam-width 2": (Beam(2), [SuppressTokens([1, 3])]),
+    "--suppress not a <unk>": (Greedy(), [SuppressTokens([1]), ["not", "a"]]),
 }
 
 
@@ -308,14 +310,15 @@ def test_options_of_the_search_are_those_of_python(tiny_run, traced, options, mo
     )
     code, _, err = run("translate", tiny_run, *options.split(), stdin=b"a\n")
     assert (code, err) == (0, "")
-    assert (used[0].strategy, [*used[0].constraints]) == SEARCHES[options]
+    constraints = [[*each.words] if isinstance(each, ForbidWords) else each for each in used[0].constraints]
+    assert (used[0].strategy, constraints) == SEARCHES[options]
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
         ("--beam-width 2 --seed 1", "not both. Received: --beam-width, --seed"),
-        ("--suppress nothing", "--suppress must name pieces of the vocabulary. Received: 'nothing'"),
+        ("--suppress <no>", "--suppress must name words or pieces of the vocabulary. Received: '<no>'"),
         ("--temperature -1", "temperature=-1.0"),
     ],
 )

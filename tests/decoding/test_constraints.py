@@ -19,6 +19,7 @@ from keras_transformer.decoding import (
     Beam,
     DiverseBeam,
     ExcludeTokens,
+    ForbidWords,
     ForcedFirstToken,
     Greedy,
     MaxLength,
@@ -32,6 +33,7 @@ from keras_transformer.decoding import (
     TimestampRules,
     decode,
 )
+from keras_transformer.decoding.words import BETWEEN
 from keras_transformer.execution import native
 
 PAD, UNKNOWN, BOS, EOS, A, B, C, VOCAB = 0, 1, 2, 3, 4, 5, 6, 7
@@ -48,6 +50,7 @@ EXAMPLES = [
     ForcedFirstToken(B),
     SuppressFirstTokens((A, EOS), begin=1),
     TimestampRules(B, EOS, 1),
+    ForbidWords(("ab",), BETWEEN.join(["", "", "", "", " a", "b", "c"])),
 ]
 STRATEGIES = [Greedy(), Beam(3, n_best=2), Sample(temperature=1.5, seed=0, num_samples=3)]
 each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
