@@ -49,15 +49,3 @@ class CommandParser(argparse.ArgumentParser):
 
 class InputPath(str):
     """The path of a file or a folder that a command reads: the type of an option."""
-
-
-def two_columns(text):
-    """Parses the names of two columns.
-
-    >>> two_columns("ko,en")
-    ('ko', 'en')
-    """
-    columns = tuple(name.strip() for name in text.split(","))
-    if len(columns) != 2 or not all(columns):
-        raise argparse.ArgumentTypeError(f"two names with a comma between them are needed, not {text!r:.100}")
-    return columns

@@ -6,8 +6,9 @@ import sys
 
 from keras_transformer.cli.exit_codes import DONE, SOME_FAILED
 from keras_transformer.cli.logs import progress
+from keras_transformer.cli.pairs import read_pairs
 from keras_transformer.cli.search_options import SEARCH_OPTIONS, constraints_of, strategy_of
-from keras_transformer.cli.training_commands import options_among, read_pairs, terminated
+from keras_transformer.cli.training_commands import options_among, terminated
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from keras_transformer.cli import (
     training_options,
 )
 from keras_transformer.cli.command_parser import OPTIONAL, CommandParser, InputPath
+from keras_transformer.cli.pairs import add_pairs
 from keras_transformer.cli.search_options import add_search_options
 from keras_transformer.version import __version__
 
@@ -190,7 +191,7 @@ def _fill_generate(parser):
 
 def _fill_evaluate(parser):
     parser.add_argument("run", metavar="RUN", type=InputPath, help=answer_options.FOLDER_TO_TRANSLATE_WITH)
-    training_options.add_pairs(parser)
+    add_pairs(parser)
     parser.add_argument(
         "--tokenize",
         default="13a",

@@ -6,6 +6,7 @@ import os
 
 from keras_transformer.cli.exit_codes import DIVERGED, DONE, TERMINATED
 from keras_transformer.cli.logs import progress
+from keras_transformer.cli.pairs import read_pairs
 
 log = logging.getLogger(__name__)
 
@@ -13,32 +14,6 @@ log = logging.getLogger(__name__)
 def options_among(options, *names):
     """Returns the options with these names that the user gave or that have a default, a dict."""
     return {name: value for name, value in vars(options).items() if name in names}
-
-
-def read_pairs(options, prefix="", required=True):
-    """Reads the pairs from two files or one table; without files it returns None, or raises if they are required."""
-    from keras_transformer.data import read_parallel, read_table, read_tsv
-
-    source, target, pairs = (
-        getattr(options, f"{prefix}{name}", None) for name in ("source", "target", "pairs")
-    )
-    dashed = prefix.replace("_", "-")
-    if pairs and (source or target):
-        raise ValueError(f"Give --{dashed}pairs, or --{dashed}source and --{dashed}target, not both.")
-    columns = getattr(options, "columns", None)
-    if columns and not options_among(options, "pairs", "val_pairs"):
-        raise ValueError("--columns names the columns of --pairs: give --pairs, too.")
-    if pairs and columns:
-        return read_table(pairs, *columns)
-    if pairs:
-        if pairs.lower().endswith(".csv"):
-            raise ValueError(f"{pairs} is a CSV file: name its two columns, such as --columns source,target.")
-        return read_tsv(pairs)
-    if source and target:
-        return read_parallel(source, target)
-    if source or target or required:
-        raise ValueError(f"Give --{dashed}source and --{dashed}target, or --{dashed}pairs.")
-    return None
 
 
 def train(options):

@@ -5,7 +5,8 @@ import dataclasses
 import types
 import typing
 
-from keras_transformer.cli.command_parser import NO_DEFAULT, OPTIONAL, InputPath, two_columns
+from keras_transformer.cli.command_parser import OPTIONAL, InputPath
+from keras_transformer.cli.pairs import add_pairs
 from keras_transformer.runs import Recipe, TuningRecipe
 
 
@@ -22,21 +23,6 @@ def fill_train(parser):
     )
     parser.add_argument("--output", metavar="RUN", required=True, help="folder of the run", **OPTIONAL)
     _add_fields(parser.add_argument_group("model and recipe"), Recipe)
-
-
-def add_pairs(parser):
-    """Adds the options that name the files of pairs; returns their group."""
-    data = parser.add_argument_group("data", **NO_DEFAULT)
-    data.add_argument("--source", metavar="FILE", type=InputPath, help="source sentences")
-    data.add_argument("--target", metavar="FILE", type=InputPath, help="their translations, line by line")
-    about = "instead of --source and --target: lines source<TAB>target, or a table with --columns"
-    data.add_argument("--pairs", metavar="FILE", type=InputPath, help=about)
-    about = (
-        "each file of pairs is a table, .csv or .tsv, whose first line names its columns: read these two. Rows in "
-        "which one of them is empty are left out"
-    )
-    data.add_argument("--columns", metavar="SOURCE,TARGET", type=two_columns, help=about)
-    return data
 
 
 def fill_tune(parser):

@@ -2,6 +2,7 @@
 
 import csv
 import random
+import warnings
 from pathlib import Path
 
 from keras_transformer.checks import check_range
@@ -16,7 +17,7 @@ def read_table(path, *columns):
         *columns: The names of the columns, str.
 
     Returns:
-        A list of tuples of str, one for each row that has text in all of the columns.
+        A list of tuples of str, one for each row that has text in all of the columns. A warning counts the others.
 
     Raises:
         ValueError: If the file cannot be read, has no such column, or no such row.
@@ -39,10 +40,16 @@ def read_table(path, *columns):
     for column in columns:
         if column not in names:
             raise ValueError(f"{path} has no column {column!r}; its first line names {', '.join(names)}.")
-    rows = [row for row in rows if all(row)]
-    if not rows:
+    whole = [row for row in rows if all(row)]
+    if not whole:
         raise ValueError(f"{path} has no row with text in {' and '.join(columns)}.")
-    return rows
+    if len(whole) < len(rows):
+        warnings.warn(
+            f"{path}: {len(rows) - len(whole)} of {len(rows)} rows are left out, which lack text in "
+            f"{' or '.join(columns)}.",
+            stacklevel=2,
+        )
+    return whole
 
 
 def hold_out(rows, share, seed=1, stratified=False):

@@ -422,7 +422,8 @@ def test_pairs_are_read_from_two_columns_of_a_table(files, pairs, tmp_path, monk
     given = {}
     monkeypatch.setattr(runs, "train", lambda *arguments, say: given.update(arguments=arguments))
     tables = ["--pairs", files / "table.csv", "--val-pairs", files / "table.csv", "--columns", "ko, en"]
-    assert run("train", *tables, "--output", tmp_path / "run")[0] == 0
+    code, _, err = run("train", *tables, "--output", tmp_path / "run")
+    assert code == 0 and f"1 of {len(pairs) + 1} rows are left out" in err
     _, train_pairs, _, val_pairs = given["arguments"]
     assert train_pairs == val_pairs == pairs
 
