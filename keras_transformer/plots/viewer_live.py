@@ -116,20 +116,6 @@ def pack_weights(weights, precision):
     return entries, bytes(content)
 
 
-def unpack_weights(entries, content):
-    """Reads what `pack_weights` wrote, as the page does: a dict from a name to a float32 array."""
-    weights = {}
-    for entry in entries:
-        shape, size = entry["shape"], int(np.prod(entry["shape"]))
-        array = np.frombuffer(content, np.dtype(entry["dtype"]).newbyteorder("<"), size, entry["start"])
-        array = array.reshape(shape).astype("float32")
-        if entry["dtype"] == "int8":
-            scales = np.frombuffer(content, "<f4", shape[entry["channels"]], entry["scales"])
-            array = array * (scales if entry["channels"] else scales[:, None])
-        weights[entry["name"]] = array
-    return weights
-
-
 def _require(holds, reason):
     if not holds:
         raise CannotRunError(reason)

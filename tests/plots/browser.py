@@ -1,4 +1,4 @@
-"""Opens pages in a headless browser."""
+"""Opens pages in a headless browser, and reads the weights in them."""
 
 import html
 import json
@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
 from keras_transformer.plots.viewer import page_of
@@ -69,3 +70,17 @@ def run_in_browser(data, script, folder, weights=b"", size=(1280, 900)):
     answer = json.loads(html.unescape(found[1]))
     assert not answer["errors"], answer["errors"]
     return answer["result"]
+
+
+def unpack_weights(entries, content):
+    """Reads what `pack_weights` wrote, as the page does: a dict from a name to a float32 array."""
+    weights = {}
+    for entry in entries:
+        shape, size = entry["shape"], int(np.prod(entry["shape"]))
+        array = np.frombuffer(content, np.dtype(entry["dtype"]).newbyteorder("<"), size, entry["start"])
+        array = array.reshape(shape).astype("float32")
+        if entry["dtype"] == "int8":
+            scales = np.frombuffer(content, "<f4", shape[entry["channels"]], entry["scales"])
+            array = array * (scales if entry["channels"] else scales[:, None])
+        weights[entry["name"]] = array
+    return weights

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from browser import unpack_weights
 
 from keras_transformer import layers, models, plots
 from keras_transformer.cli import main
@@ -22,7 +23,6 @@ from keras_transformer.plots.viewer_live import (
     describe_translator,
     named_weights,
     pack_weights,
-    unpack_weights,
 )
 from keras_transformer.serving import Classifier, Embedder, ImageClassifier, TextGenerator, Translator
 from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer

@@ -7,12 +7,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from browser import run_in_browser
+from browser import run_in_browser, unpack_weights
 
 from keras_transformer import layers, models
 from keras_transformer.decoding import Beam
 from keras_transformer.plots import attention
-from keras_transformer.plots.viewer_live import describe_translator, named_weights, unpack_weights
+from keras_transformer.plots.viewer_live import describe_translator, named_weights
 from keras_transformer.serving import Classifier, ImageClassifier, Translator
 from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
 
