@@ -27,6 +27,7 @@ import warnings
 
 from fuzz_cases import KINDS, Cases
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 # The memory is what a case may take above a child that has loaded everything, the seconds are of the CPU.
 MEMORY, SECONDS, LONGEST = 2**31, 10, 2000
 HUNG_SECONDS = 600  # by the clock: other work on the machine costs a case time too
@@ -122,7 +123,9 @@ def fuzz(kinds, seconds, first=0, count=10**9):
     end, number, counts, faults = time.monotonic() + seconds, first, collections.Counter(), []
     with tempfile.TemporaryDirectory(dir=FOLDERS) as root:
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-        environment = {**os.environ, **quiet, "FUZZ_ROOT": root}
+        # The package of this checkout, whichever is installed.
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, **quiet, "PYTHONPATH": path, "FUZZ_ROOT": root}
         command = [sys.executable, __file__, "--kinds", *kinds]
         subprocess.run([*command, "--make"], env=environment, check=True)
         while time.monotonic() < end and number < first + count:
