@@ -143,6 +143,7 @@ def test_the_tutorial_holds_out_pairs_that_are_not_trained_on(tmp_path, monkeypa
             "masks",
             "plots",
             "parts",
+            "ports",
             "attention_in_your_model",
             "training",
             "decoding",

@@ -19,8 +19,9 @@ class Masking:
     number of the element in the dataset, so `dataset.repeat().apply(masking)` masks each epoch differently.
 
     Args:
-        tokenizer: An object with `vocab_size` and the special ids `pad_id`, `unk_id`, `bos_id`, `eos_id` and
-            `mask_id`. Special ids in a row are never chosen, and no token becomes one of them except `mask_id`.
+        tokenizer: An object with `vocab_size`, `pad_id` and `mask_id`, and with `unk_id`, `bos_id` and `eos_id` where
+            the vocabulary has them; None, or no such attribute, where it does not. Special ids in a row are never
+            chosen, and no token becomes one of them except `mask_id`.
         share: Share of the ordinary tokens that are chosen, in (0, 1].
         masked: Share of the chosen tokens that become `[MASK]`, in [0, 1].
         replaced: Share of the chosen tokens that become a random token, in [0, 1].
@@ -34,7 +35,7 @@ class Masking:
         A dataset of `(inputs, targets)`: the elements with masked ids, and int32 targets of the shape of the ids.
 
     Raises:
-        ValueError: If a share is out of range, or `tokenizer` lacks one of the special ids.
+        ValueError: If a share is out of range, or `tokenizer` lacks `pad_id` or `mask_id`.
 
     >>> import types
     >>> tokenizer = types.SimpleNamespace(vocab_size=20, pad_id=0, unk_id=1, bos_id=2, eos_id=3, mask_id=4)
@@ -53,10 +54,11 @@ class Masking:
         self.replaced = replaced
         self.seed = seed
         special = {name: getattr(tokenizer, name, None) for name in SPECIAL}
-        missing = [name for name, token_id in special.items() if token_id is None]
+        special = {name: token_id for name, token_id in special.items() if token_id is not None}
+        missing = [name for name in ("pad_id", "mask_id") if name not in special]
         if missing:
             raise ValueError(
-                f"`tokenizer` must have {', '.join(SPECIAL)}; a `WordPieceTokenizer` has them. "
+                "`tokenizer` must have `pad_id` and `mask_id`; a `WordPieceTokenizer` has them. "
                 f"Received: tokenizer={tokenizer!r}, without {missing[0]}."
             )
         self.pad_id = tokenizer.pad_id

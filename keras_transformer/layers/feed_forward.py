@@ -45,6 +45,7 @@ class FeedForward(KeepsShape, keras.layers.Layer):
         dropout: Share of the inner activations dropped in training.
         use_bias: Whether there are `b1` and `b2`.
         kernel_initializer: Initializer of both matrices.
+        output_activation: Activation of the sum with `b2`, such as "gelu"; None for none.
 
     Call arguments:
         x: `(batch, ..., d_model)`; `d_model` is read from it.
@@ -68,9 +69,11 @@ class FeedForward(KeepsShape, keras.layers.Layer):
         *,
         use_bias=True,
         kernel_initializer="glorot_uniform",
+        output_activation=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.output_activation = None if output_activation is None else get_activation(output_activation)
         self.d_ff = d_ff
         self.activation = get_activation(activation)
         self.dropout = dropout
@@ -96,8 +99,11 @@ class FeedForward(KeepsShape, keras.layers.Layer):
         return projection
 
     def call(self, x, training=None):
-        x = activated(self.activation, self.inner(x))
-        return self.outer(self.drop(x, training=training))
+        return self._output(activated(self.activation, self.inner(x)), training)
+
+    def _output(self, x, training):
+        y = self.outer(self.drop(x, training=training))
+        return y if self.output_activation is None else activated(self.output_activation, y)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -112,6 +118,7 @@ class GatedFeedForward(FeedForward):
         dropout: Share of the gated values dropped in training.
         use_bias: Whether a bias is added to each of the three products.
         kernel_initializer: Initializer of the three matrices.
+        output_activation: Activation of the result, such as "gelu"; None for none.
 
     Call arguments:
         x: `(batch, ..., d_model)`; `d_model` is read from it.
@@ -135,5 +142,4 @@ class GatedFeedForward(FeedForward):
         super().build(x_shape)
 
     def call(self, x, training=None):
-        x = activated(self.activation, self.gate(x)) * self.inner(x)
-        return self.outer(self.drop(x, training=training))
+        return self._output(activated(self.activation, self.gate(x)) * self.inner(x), training)

@@ -326,6 +326,9 @@ class Dropout(keras.layers.Dropout):
     6.0
     """
 
+    # Whether a file has the random state, which only a training goes on with.
+    saves_random_state = True
+
     @property
     def dropped_levels(self):
         """How many of the 256 values of a byte drop their element."""
@@ -347,7 +350,7 @@ class Dropout(keras.layers.Dropout):
         return inputs * (ops.cast(kept, inputs.dtype) * ops.cast(scale, inputs.dtype))
 
     def save_own_variables(self, store):
-        if self.rate:
+        if self.rate and self.saves_random_state:
             store["random_state"] = self.seed_generator.state
 
     def load_own_variables(self, store):

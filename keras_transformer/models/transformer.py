@@ -63,7 +63,8 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
 
     Call arguments:
         inputs: A dict: `source`, int `(batch, source_len)` or what another layer reads; `target`, int `(batch,
-            target_len)`, shifted right: it starts with `bos_id`. Both are padded on the right with `pad_id`.
+            target_len)`, shifted right: it starts with `bos_id`. Both are padded on the right with `pad_id`. Or the
+            tuple `(source, target)`.
         training: Whether to drop.
         return_attention_scores: Whether to return the attention scores too: a dict of `encoder`, `decoder` and
             `cross`, lists with `(batch, num_heads, length, length)` for each layer.
@@ -189,8 +190,11 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         return pack(self.output_embedding(x, reverse=True), scores, cache)
 
     def call(self, inputs, training=None, return_attention_scores=False):
+        if isinstance(inputs, (list, tuple)) and len(inputs) == 2:
+            inputs = {"source": inputs[0], "target": inputs[1]}
         if not isinstance(inputs, dict) or not {"source", "target"} <= inputs.keys():
-            check(False, "`inputs` must be a dict with `source` and `target`.", inputs=inputs)
+            rule = "`inputs` must be a dict with `source` and `target`, or the tuple `(source, target)`."
+            check(False, rule, inputs=inputs)
         source, target = inputs["source"], ops.cast(inputs["target"], "int32")
         source = ops.cast(source, "int32") if self.reads_ids else source
         if not return_attention_scores:

@@ -10,7 +10,8 @@ from keras_transformer.checks import (
 )
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, SpeechIds
 from keras_transformer.files import replaced, write_json
-from keras_transformer.layers import ImagePreprocessing, LogMelSpectrogram
+from keras_transformer.keras_internals import sublayers
+from keras_transformer.layers import Dropout, ImagePreprocessing, LogMelSpectrogram
 from keras_transformer.layers.base import KERAS_ARGUMENTS, arguments_by_name
 from keras_transformer.models import EncoderModel, LanguageModel, VisionTransformer
 from keras_transformer.models.heads import ClassificationHead, MaskedLanguageHead, SpanHead, TaggingHead
@@ -328,9 +329,10 @@ def check_hash(path, description):
 
 
 def save_model(model, path):
-    """Saves a model without its optimizer, which has twice as many numbers as the model.
+    """Saves a model without its optimizer, which has twice as many numbers as the model, and without random states.
 
-    Keras ignores `include_optimizer=False` for a `.keras` file. So the model has no optimizer while it is saved.
+    So a run that was resumed ends with the same file as one that was not. Keras ignores `include_optimizer=False` for a
+    `.keras` file. So the model has no optimizer while it is saved.
 
     Args:
         model: A `keras.Model`.
@@ -338,9 +340,14 @@ def save_model(model, path):
     """
     optimizer, compiled = getattr(model, "optimizer", None), model.compiled
     model.optimizer, model.compiled = None, False
+    drops = [layer for layer in sublayers(model) if isinstance(layer, Dropout)]
     try:
+        for drop in drops:
+            drop.saves_random_state = False
         model.save(path)
     finally:
+        for drop in drops:
+            del drop.saves_random_state
         model.optimizer, model.compiled = optimizer, compiled
 
 

@@ -53,6 +53,19 @@ def test_an_activation_survives_as_json(layer_class, activation):
     assert again.activation is (gelu_tanh if "tanh" in str(activation) else keras.activations.get(activation))
 
 
+@EACH_CLASS
+def test_an_activation_after_the_second_product(layer_class):
+    layer, plain = (
+        built(7, "gelu", output_activation="relu", layer_class=layer_class),
+        built(7, "gelu", layer_class=layer_class),
+    )
+    x = normal(2, 3, 5)
+    assert_close(layer(x), np.maximum(as_numpy(plain(x)), 0))
+    assert (as_numpy(plain(x)) < 0).any()
+    again = layer_class.from_config(json.loads(json.dumps(layer.get_config())))
+    assert again.output_activation is layer.output_activation
+
+
 def test_small_values_by_hand():
     """x = (1, -2): relu of (1 - 2, 1 + 2 + 1) is (0, 4); times (3, 5), plus 7, is 27."""
     layer = FeedForward(2)

@@ -322,6 +322,19 @@ def small_model(positions=None, **arguments):
     return EncoderDecoder(shared, layers.Encoder(1, 2, 8), shared, layers.Decoder(1, 2, 8), **arguments)
 
 
+def test_a_pair_may_be_the_inputs():
+    model = small()
+    expected = model({"source": SOURCE, "target": TARGET})
+    assert_close(model((SOURCE, TARGET)), expected, 0)
+    model.compile("sgd", "mse", jit_compile=False)
+    assert_close(model.predict((SOURCE, TARGET), verbose=0), expected)
+    logits = np.zeros(expected.shape, "float32")
+    loss = model.evaluate((SOURCE, TARGET), logits, verbose=0)
+    np.testing.assert_allclose(loss, (as_numpy(expected) ** 2).mean(), rtol=1e-4)
+    with pytest.raises(ValueError, match=r"or the tuple `\(source, target\)`"):
+        model((SOURCE, TARGET, TARGET))
+
+
 @pytest.mark.slow
 def test_sources_beyond_the_positions_are_refused_after_any_call():
     model, target = small_model(positions=layers.LearnedPositions(10)), np.array([[5, 6]])

@@ -18,7 +18,8 @@ import pytest
 from contracts import slow_but
 
 import keras_transformer
-from keras_transformer.layers import LearnedPositions
+from keras_transformer.keras_internals import sublayers
+from keras_transformer.layers import Dropout, LearnedPositions
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.models import Transformer, loading
@@ -27,11 +28,13 @@ from keras_transformer.runs import Recipe
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.schedules import CosineSchedule
 from keras_transformer.serving import Translator
+from keras_transformer.serving.folders import save_model
 from keras_transformer.serving.journal import Unfinished
 from keras_transformer.serving.server.server_files import write_server_files
 from keras_transformer.serving.verify import verify
 from keras_transformer.text import SentencePieceTokenizer
 from keras_transformer.training import Adam
+from keras_transformer.untrusted import sha256_of
 
 
 @pytest.fixture
@@ -412,3 +415,23 @@ def test_an_error_of_keras_without_a_message_is_named(saved, monkeypatch):
 
     monkeypatch.setattr(keras.models, "load_model", fail)
     check_refused(saved, r"model\.keras: MemoryError")
+
+
+def test_a_file_of_a_model_does_not_depend_on_the_dropout_that_its_training_drew(tmp_path):
+    keras.utils.set_random_seed(1)
+    model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8, dropout=0.3)
+    hashes = []
+    for name in ("first.keras", "second.keras"):
+        save_model(model, tmp_path / name)
+        hashes.append(sha256_of(tmp_path / name))
+        model({"source": np.ones((1, 3), "int32"), "target": np.ones((1, 2), "int32")}, training=True)
+    assert hashes[0] == hashes[1]
+    model.save(tmp_path / "whole.keras")
+    states = [
+        layer.seed_generator.state for layer in sublayers(model) if isinstance(layer, Dropout) and layer.rate
+    ]
+    loaded = keras.models.load_model(tmp_path / "whole.keras")
+    again = [
+        layer.seed_generator.state for layer in sublayers(loaded) if isinstance(layer, Dropout) and layer.rate
+    ]
+    assert states and all(np.array_equal(a, b) for a, b in zip(states, again, strict=True))
