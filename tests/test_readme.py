@@ -104,11 +104,14 @@ def test_scores_of_the_readme_are_those_of_the_evidence_to_the_digit():
 
 
 @pytest.mark.slow
-def test_a_model_with_an_attention_of_ones_own_is_adapted_quantized_and_exported(tmp_path, monkeypatch):
+def test_a_model_with_an_attention_of_ones_own_is_adapted_quantized_and_exported(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     names = {}
     code = "".join(blocks((ROOT / "docs" / "own_attention.md").read_text(encoding="utf-8")))
     exec(compile(code, "own_attention.md", "exec"), names)
+    assert capsys.readouterr().out.splitlines() == re.findall(r"print\(.*\)  # (.+)\n", code)
     model = names["model"]
     frozen, adapted = model.decoder.layers
     assert isinstance(frozen.self_attention, names["CosineAttention"])
@@ -148,7 +151,6 @@ def test_the_tutorial_holds_out_pairs_that_are_not_trained_on(tmp_path, monkeypa
             "training",
             "decoding",
             "own_decoding",
-            "own_attention",
             "reference/short_examples",
         ),
     ),
