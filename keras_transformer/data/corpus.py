@@ -21,6 +21,7 @@ AT_ONCE = 2**24
 LONGEST = 2**24
 # Number of bytes of an unpacked .gz, so that a small file does not fill the disk.
 LARGEST_UNPACKED = 2**35
+MOST_LINES = 2**27
 # Number of bytes of ids that stay in memory. More of them go to a temporary file.
 IN_MEMORY = 2**26
 # Number of sentences that are read or tokenized together.
@@ -42,7 +43,8 @@ class Lines(Sequence):
 
     Raises:
         ValueError: If the file is missing, unreadable, a pipe or not UTF-8, its lines end with a carriage return alone,
-            a line has more than 16 MiB (the message names the line), or a `.gz` unpacks to more than 32 GiB.
+            a line has more than 16 MiB (the message names the line), there are more than 134 million lines, or a `.gz`
+            unpacks to more than 32 GiB.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
@@ -92,6 +94,8 @@ class Lines(Sequence):
             rest = block[ends[-1] :] if len(ends) else rest + block
             starts.append(position + ends)
             position, count = position + len(block), count + len(ends)
+            rule = f"{self.path} must have at most {MOST_LINES:,} lines, 8 bytes of memory each: split it."
+            check(count <= MOST_LINES, rule, lines=count)
         self._check_utf8(rest, count)
         self._check_returns(returns + self._lone_returns(rest), count)
         # The last line has no newline.

@@ -196,3 +196,15 @@ def test_a_gz_does_not_fill_the_disk(tmp_path, monkeypatch):
     message = r"\.gz must unpack to at most 1000 bytes: .* Received: path=.*text\.gz"
     with pytest.raises(ValueError, match=message):
         Lines(path)
+
+
+def test_a_file_of_too_many_lines_is_refused_before_the_memory_is_full(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "MOST_LINES", 5)
+    monkeypatch.setattr(corpus, "AT_ONCE", 4)
+    path = tmp_path / "lines.gz"
+    for lines in (5, 6):
+        path.write_bytes(gzip.compress(b"\n" * lines))
+        if lines == 5:
+            assert len(Lines(path)) == 5
+    with pytest.raises(ValueError, match=r"lines\.gz must have at most 5 lines"):
+        Lines(path)
