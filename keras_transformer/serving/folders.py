@@ -1,7 +1,11 @@
 """Folders of servables: saves a servable to a folder, loads it without executing code from files, finds its class."""
 
 import contextlib
+import io
+import json
 import re
+import shutil
+import zipfile
 from pathlib import Path
 
 from keras_transformer import serving
@@ -329,7 +333,7 @@ def check_hash(path, description):
 
 
 def save_model(model, path):
-    """Saves a model without its optimizer, which has twice as many numbers as the model, and without random states.
+    """Saves a model without its optimizer, which has twice as many numbers as the model, random states and times.
 
     So a run that was resumed ends with the same file as one that was not. Keras ignores `include_optimizer=False` for a
     `.keras` file. So the model has no optimizer while it is saved.
@@ -340,15 +344,30 @@ def save_model(model, path):
     """
     optimizer, compiled = getattr(model, "optimizer", None), model.compiled
     model.optimizer, model.compiled = None, False
+    dated = Path(path).with_suffix(".dated.keras")
     drops = [layer for layer in sublayers(model) if isinstance(layer, Dropout)]
     try:
         for drop in drops:
             drop.saves_random_state = False
-        model.save(path)
+        model.save(dated)
+        _write_without_times(dated, path)
     finally:
+        dated.unlink(missing_ok=True)
         for drop in drops:
             del drop.saves_random_state
         model.optimizer, model.compiled = optimizer, compiled
+
+
+def _write_without_times(dated, path):
+    """Copies a `.keras` file, so that it does not say when it was written."""
+    with zipfile.ZipFile(dated) as source, zipfile.ZipFile(path, "w") as target:
+        for each in source.infolist():
+            entry = zipfile.ZipInfo(each.filename)
+            entry.compress_type = each.compress_type
+            with source.open(each) as content, target.open(entry, "w", force_zip64=True) as copy:
+                if each.filename == "metadata.json":
+                    content = io.BytesIO(json.dumps({**json.load(content), "date_saved": "unknown"}).encode())
+                shutil.copyfileobj(content, copy, 1 << 20)
 
 
 def lookup(known, name, folder):
