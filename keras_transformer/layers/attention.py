@@ -401,8 +401,6 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             `(batch, num_heads, target_len, source_len)` or None.
         """
         options = {"query_mask": query_mask, "return_attention_scores": return_attention_scores}
-        if self.positions is not None:
-            self.positions.check_lengths(query.shape[2], key.shape[2])
         if self._uses_keras_layout:
             return self._attend_in_keras_layout(query, key, value, mask, place, training=training, **options)
         return dot_product_attention(
@@ -411,7 +409,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             value,
             mask,
             dropout=self._dropout_layer if self.dropout and training else None,
-            bias=None if self.positions is None else self.positions.bias_function(self.num_heads),
+            bias=self.bias_of(query, key),
             scale=self.scale,
             soft_cap=self.soft_cap,
             window=self._sliding_window,

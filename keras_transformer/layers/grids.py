@@ -10,7 +10,7 @@ from keras_transformer.execution import ops
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.layers.embedding import Added, sinusoidal_positions
 from keras_transformer.layers.images import KERNELS, shares_of_pixels
-from keras_transformer.layers.positions import AttentionPositions
+from keras_transformer.layers.positions import AttentionPositions, RelativePositionBias
 
 
 def resized_grid(vectors, sizes, interpolation="bicubic"):
@@ -145,9 +145,7 @@ class RelativeGridBias(AttentionPositions):
             autocast=False,
         )
 
-    def check_heads(self, num_heads, key_dim):
-        rule = "`positions` must have a bias for each head."
-        check(num_heads == self.num_heads, rule, num_heads=num_heads, biases=self.num_heads)
+    check_heads = RelativePositionBias.check_heads
 
     def check_lengths(self, target_len, source_len):
         cells = math.prod(self.grid)

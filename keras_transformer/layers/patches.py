@@ -56,7 +56,7 @@ class _Cutting(Configured, keras.layers.Layer):
             and int scalar tensors where a size is known only now.
         """
         known = self.cells(x.shape)
-        _, *sizes, features = ops.shape(x)
+        _, *sizes, features = ops.shape(x) if None in known else x.shape
         steps = list(zip(known, sizes, self.patch_size, self.strides, strict=True))
         cells = tuple(_count(n, p, s) if m is None else m for m, n, p, s in steps)
         patches = None

@@ -60,14 +60,9 @@ def test_exactly_the_tokens_that_complete_a_word_are_forbidden():
     for row, forbidden, at_limit in zip(rows, found, last, strict=True):
         text = "".join(PIECES[i] for i in row)
         for i, piece in enumerate(PIECES):
+            found_words = re.finditer(f"(?={word}(?=[\\W_]))", text + piece, re.IGNORECASE)
             # A word that an earlier token completed is no matter of this one.
-            ends = [
-                match.end() for match in re.finditer(f"(?={word}(?=[\\W_]))", text + piece, re.IGNORECASE)
-            ]
-            places = [
-                match.end(1) for match in re.finditer(f"(?={word}(?=[\\W_]))", text + piece, re.IGNORECASE)
-            ]
-            completes = any(place >= len(text) for place in places) and ends != []
+            completes = any(match.end(1) >= len(text) for match in found_words)
             is_whole = re.search(f"{word}$", text, re.IGNORECASE) is not None
             assert forbidden[i] == (completes if piece else is_whole), (text, piece)
             if piece:
