@@ -409,7 +409,7 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             value,
             mask,
             dropout=self._dropout_layer if self.dropout and training else None,
-            bias=self.bias_of(query, key),
+            bias=self._bias_of(query, key),
             scale=self.scale,
             soft_cap=self.soft_cap,
             window=self._sliding_window,
@@ -417,6 +417,13 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
             key_positions=place.key_positions,
             **options,
         )
+
+    def _bias_of(self, query, key):
+        """Returns what the positions add to the scores, a tensor or a function of distances; None for nothing."""
+        if self.positions is None:
+            return None
+        self.positions.check_lengths(query.shape[2], key.shape[2])
+        return self.positions.bias_function(self.num_heads)
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         if key_shape is not None:

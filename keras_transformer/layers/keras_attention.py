@@ -36,18 +36,11 @@ class KerasAttention(keras.layers.MultiHeadAttention):
         mask = as_attention_mask(attention_mask)
         return ops.zero_unless(mask, self._softmax(attention_scores, mask=mask))
 
-    def bias_of(self, query, key):
-        """Returns what the positions add to the scores, a tensor or a function of distances; None for nothing."""
-        if self.positions is None:
-            return None
-        self.positions.check_lengths(query.shape[2], key.shape[2])
-        return self.positions.bias_function(self.num_heads)
-
     def _attend_in_keras_layout(
         self, query, key, value, mask, place, query_mask, return_attention_scores, training
     ):
         """Calls Keras's hook or its fused kernel, which take the heads as the third axis."""
-        bias = self.bias_of(query, key)
+        bias = self._bias_of(query, key)
         for name, received in (("positions", bias), ("soft_cap", self.soft_cap)):
             rule = f"`{name}` needs no `flash_attention` and no overridden `_compute_attention`. Override `attend`."
             check(received is None, rule, **{name: received})
