@@ -587,6 +587,7 @@ def test_the_highest_rate_is_the_papers_but_not_that_of_a_short_warm_up():
     assert peak(10) == pytest.approx((16 * 1000) ** -0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error:the training ends")
 def test_a_run_without_epochs_and_warm_up_plans_them_once(pairs, tmp_path, monkeypatch):
     monkeypatch.setattr(recipes, "FEWEST_EPOCHS", 2)

@@ -223,8 +223,8 @@ def test_limits_and_pairs_are_checked(make):
         make("pairs").classify(["a", "b"], ["c"])
     with pytest.raises(ValueError, match="`second` must be given if the servable reads pairs"):
         make("classifier").classify(["a"], ["b"])
-    with pytest.raises(ValueError, match="pooling='max'"):
-        Embedder(encoder_model(), ByteTokenizer(), 32, pooling="max")
+    with pytest.raises(ValueError, match="pooling='sum'"):
+        Embedder(encoder_model(), ByteTokenizer(), 32, pooling="sum")
     with pytest.raises(ValueError, match=r"the model's `sep_id`. Received: 3, the model's is 7"):
         Embedder(encoder_model(sep_id=7), ByteTokenizer())
     with pytest.raises(ValueError, match="`pairs` is for models that classify texts"):
