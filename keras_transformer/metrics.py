@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.checks import check_positive
 from keras_transformer.embedding_losses import cosines_of_groups
 from keras_transformer.execution.ops import at_least_float32
 from keras_transformer.keras_internals import warn_of_probabilities
@@ -135,10 +136,11 @@ class Perplexity(_TokenMean):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class MatchAccuracy(keras.metrics.SparseTopKCategoricalAccuracy):
+class MatchAccuracy(keras.metrics.Mean):
     """Share of the first texts that find their second text among the nearest `k` texts of their batch (recall at `k`).
 
-    It depends on the size of the batch: a larger one has more texts to choose from.
+    It depends on the size of the batch: a larger one has more texts to choose from. A text that is as near as the match
+    counts as nearer.
 
     Args:
         k: Number of texts.
@@ -151,8 +153,16 @@ class MatchAccuracy(keras.metrics.SparseTopKCategoricalAccuracy):
     """
 
     def __init__(self, k=1, name="match_accuracy", **kwargs):
-        super().__init__(k=k, name=name, **kwargs)
+        super().__init__(name=name, **kwargs)
+        check_positive(k=k)
+        self.k = k
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         cosines = cosines_of_groups(ops.cast(y_pred, "float32"))
-        super().update_state(ops.arange(ops.shape(cosines)[0], dtype="int32"), cosines, sample_weight)
+        right = ops.diagonal(cosines)[:, None]
+        # The match itself is as near as itself.
+        nearer = ops.sum(ops.cast(cosines >= right, "int32"), axis=1) - 1
+        super().update_state(ops.cast(nearer < self.k, "float32"), sample_weight)
+
+    def get_config(self):
+        return {**super().get_config(), "k": self.k}

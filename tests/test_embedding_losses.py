@@ -68,6 +68,9 @@ def test_accuracy_counts_the_texts_that_find_their_match():
     for metric in (nearest, all_of_them):
         metric.update_state(np.zeros(4), vectors)
     assert (float(nearest.result()), float(all_of_them.result())) == (0.5, 1.0)
+    collapsed = MatchAccuracy()
+    collapsed.update_state(np.zeros(4), np.ones((4, 2, 3)))
+    assert float(collapsed.result()) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ def make_parser():
         "tune",
         training_commands.tune,
         training_options.fill_tune,
-        "Tune the model of a Hugging Face folder: a language model on chats, an encoder on texts and their labels. "
-        "The same command again resumes the tuning.",
+        "Tune the model of a Hugging Face folder: a language model on chats, an encoder on labels, an embedder on "
+        "matches. The same command again resumes the tuning.",
         epilog="RUN/model is the tuned model, a Hugging Face folder too: `convert` makes of it what `export` reads.",
     )
     _add_command(

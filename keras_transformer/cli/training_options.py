@@ -29,7 +29,10 @@ def fill_tune(parser):
     """Adds the options of `tune`."""
     about = "folder with config.json, safetensors files and the tokenizer's files"
     parser.add_argument("folder", metavar="FOLDER", type=InputPath, help=about)
-    about = "chats, a JSON object in each line (.jsonl), or a table whose first line names its columns (.csv, .tsv)"
+    about = (
+        "chats, a JSON object in each line (.jsonl); or a table whose first line names its columns (.csv, .tsv); or "
+        "words and their labels (CoNLL)"
+    )
     parser.add_argument("--data", metavar="FILE", required=True, type=InputPath, help=about, **OPTIONAL)
     about = "such a file to validate with after each epoch (default: a share of the rows)"
     parser.add_argument("--val-data", metavar="FILE", type=InputPath, help=about, **OPTIONAL)

@@ -28,7 +28,7 @@ def read_table(path, *columns):
     ...     read_table(file.name, "label", "text")
     [('glad', 'good day')]
     """
-    tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if Path(path).suffix == ".tsv" else {}
+    tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if Path(path).suffix.lower() == ".tsv" else {}
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             check_kind(file.buffer.peek(16), path)
@@ -37,6 +37,8 @@ def read_table(path, *columns):
             rows = [tuple((row.get(column) or "").strip() for column in columns) for row in table]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"Cannot read {path}: {error}.") from None
+    if not names:
+        raise ValueError(f"{path} must have a first line that names its columns. Received: an empty file.")
     for column in columns:
         if column not in names:
             raise ValueError(f"{path} has no column {column!r}; its first line names {', '.join(names)}.")

@@ -1,7 +1,9 @@
 """A constraint that forbids words, however a vocabulary writes them."""
 
+import collections
 import dataclasses
 import functools
+import unicodedata
 from typing import NamedTuple
 
 import keras
@@ -13,10 +15,11 @@ from keras_transformer.execution import ops
 
 # It stands between the texts of two tokens, whose bytes are the characters up to 255.
 BETWEEN = chr(256)
-# Kinds of the character before: none of a word, a letter or digit, a letter of Hangul. Then the first bytes of
-# characters whose second byte decides.
+# Kinds of the character before: none of a word, a letter or digit, a letter of Hangul.
 BOUNDARY, LETTER, HANGUL = "boundary", "letter", "hangul"
-OPEN = {0xE0: "E0", 0xE1: "E1", 0xEA: "EA", 0xED: "ED"}
+# Thai to Myanmar, Khmer, and the blocks of Han, kana and their forms: words have no blanks between them.
+WITHOUT_BLANKS = ((0x0E00, 0x109F), (0x1780, 0x17FF), (0x2E80, 0xA4CF), (0xF900, 0xFAFF), (0xFF00, 0xFFEF))
+MOST_STEPS = 2**31
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -26,8 +29,9 @@ class ForbidWords(Constraint):
 
     `ForbidWords.of(words, tokenizer)` makes one. A word that is a part of a longer one is allowed: with "cat" forbidden
     an output may have "cats". Chinese, Japanese and Thai have no blanks, so there a word is forbidden everywhere; a
-    Korean word also with a particle. A search that has written a forbidden word so far can only go on inside a longer
-    word.
+    Korean word also with a particle. A blank in a word may be several, and other white space. Letters are compared as
+    they are written: an "é" of two characters is not one of a single character. A search that has written a forbidden
+    word so far can only go on inside a longer word.
 
     Args:
         words: tuple of str.
@@ -66,6 +70,15 @@ class ForbidWords(Constraint):
         automaton = _automaton(self.words, self.written)
         rule = f"The words are forbidden for a tokenizer of {automaton.count} ids, more than the model has."
         check(automaton.count <= vocab_size, rule, vocab_size=vocab_size)
+        size = len(automaton.ends[1]) * vocab_size
+        rule = "The forbidden words are too many for this vocabulary: their states times its ids must be below 2**31."
+        check(
+            size < MOST_STEPS,
+            rule,
+            words=len(self.words),
+            states=len(automaton.ends[1]),
+            vocab_size=vocab_size,
+        )
         state = self._states(automaton, beams, vocab_size)
         blocked = _rows(automaton.hits, state, vocab_size)
         at_limit = ops.greater_equal(beams.lengths + 1, ops.convert_to_tensor(search.limits)[..., None])
@@ -197,7 +210,7 @@ class _Words:
         after, hit = set(), False
         for i, read, part in places:
             if read == len(self.spelled[i]):
-                if kind in OPEN.values():
+                if isinstance(kind, _Begun):
                     after.add((i, read, part))
                 hit = hit or kind in (BOUNDARY, HANGUL)
                 continue
@@ -208,15 +221,33 @@ class _Words:
                     ends = is_last and self.kinds[i][1] != LETTER
                     hit = hit or ends
                     after |= set() if ends else {(i, read + 1, b"")}
+                    # More white space may follow.
+                    after |= {(i, read, b"")} if len(self.spelled[i][read]) == len(BLANKS) else set()
                 elif spelling.startswith(part + bytes([byte])):
                     after.add((i, read, part + bytes([byte])))
         return (frozenset(after), kind), hit
 
 
+BLANKS = sorted(chr(i).encode() for i in range(0x3001) if chr(i).isspace())
+
+
 def _spellings(character):
-    """Returns the bytes of a character in all cases, a sorted list."""
+    """Returns the bytes of a character in all cases, or those of all white space for a blank: a sorted list."""
+    if character.isspace():
+        return BLANKS
     cases = {character, character.lower(), character.upper(), character.title()}
-    return sorted({each.encode() for each in cases})
+    return sorted({each.encode() for each in cases | set(_same_letters()[character.casefold()])})
+
+
+@functools.cache
+def _same_letters():
+    """Returns the characters with each casefold, a dict of lists: sigma has three."""
+    letters = collections.defaultdict(list)
+    # Above are ideographs and symbols.
+    for code in range(0x20000):
+        if not 0xD800 <= code < 0xE000 and len(chr(code).casefold()) == 1:
+            letters[chr(code).casefold()].append(chr(code))
+    return letters
 
 
 def _kind(character):
@@ -227,25 +258,38 @@ def _kind(character):
 
 
 def _kind_after(kind, byte):
-    """Returns the kind of a character after one more of its bytes.
-
-    Letters of alphabets with blanks between words are in the blocks up to U+07FF, from U+0900 to U+0DFF (India), in
-    U+1080 to U+10FF (Georgia), U+1200 to U+137F (Ethiopia) and U+1E00 to U+1FFF (Latin and Greek with more marks).
-    """
+    """Returns the kind of a character after one more of its bytes: a `_Begun` where a later byte decides."""
     if byte < 0x80:
         return LETTER if chr(byte).isalnum() else BOUNDARY
     if byte >= 0xC0:
-        hangul = 0xEA < byte < 0xED
-        return OPEN.get(byte, HANGUL if hangul else LETTER if 0xC2 < byte < 0xE0 else BOUNDARY)
-    if kind == "E0":
-        return LETTER if 0xA4 <= byte < 0xB8 else BOUNDARY
-    if kind == "E1":
-        is_letter = byte in (0x82, 0x83) or 0x88 <= byte < 0x8E or byte >= 0xB8
-        return LETTER if is_letter else BOUNDARY
-    if kind in ("EA", "ED"):
-        is_hangul = byte >= 0xB0 if kind == "EA" else byte < 0x9F
-        return HANGUL if is_hangul else BOUNDARY
-    return kind
+        # Of the characters of four bytes, few are letters of an alphabet.
+        return _kind_of(bytes([byte])) if 0xC2 <= byte < 0xF0 else BOUNDARY
+    return kind.kinds[byte - 0x80] if isinstance(kind, _Begun) else kind
+
+
+class _Begun:
+    """The first bytes of a character: the kind after each next byte from 0x80, a tuple."""
+
+    def __init__(self, kinds):
+        self.kinds = kinds
+
+
+# One object for equal kinds, so that it is compared by its identity.
+_begun = functools.cache(_Begun)
+
+
+@functools.cache
+def _kind_of(content):
+    """Returns the kind of a character of two or three bytes, of which all or the first ones are given."""
+    if len(content) < (2 if content[0] < 0xE0 else 3):
+        kinds = tuple(_kind_of(content + bytes([byte])) for byte in range(0x80, 0xC0))
+        return kinds[0] if len(set(kinds)) == 1 else _begun(kinds)
+    character = content.decode("utf-8", "replace")
+    code = ord(character[0])
+    if 0xAC00 <= code < 0xD7A4:
+        return HANGUL
+    is_letter = unicodedata.category(character[0])[0] in "LMN" and len(character) == 1
+    return LETTER if is_letter and not any(low <= code <= high for low, high in WITHOUT_BLANKS) else BOUNDARY
 
 
 def _unique_rows(rows):

@@ -101,7 +101,9 @@ class Pooling(Configured, keras.layers.Layer):
 
     def call(self, x, padding_mask=None):
         check_dense(x=x)
-        mask = _in_a_row(own_or_implicit_mask(padding_mask, x), 0)
+        mask = own_or_implicit_mask(padding_mask, x)
+        mask = None if mask is None else ops.logical_and(mask, ops.ones_like(x[..., 0], dtype="bool"))
+        mask = _in_a_row(mask, 0)
         x = _in_a_row(x, 1)
         if self.scores is None:
             return pooled_states(x, self.pooling, mask)

@@ -3,8 +3,10 @@
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import keras
@@ -19,7 +21,7 @@ from keras_transformer.huggingface.checkpoint import Checkpoint as HuggingFaceFo
 from keras_transformer.losses import InBatchNegatives
 from keras_transformer.metrics import MatchAccuracy
 from keras_transformer.runs.model import COMPILED, check_compiled
-from keras_transformer.runs.results import read_history, write_history
+from keras_transformer.runs.results import HISTORY, read_history, write_history
 from keras_transformer.runs.tuning_tasks import task_of
 from keras_transformer.schedules import CosineSchedule, LinearSchedule
 from keras_transformer.training import (
@@ -38,6 +40,9 @@ from keras_transformer.untrusted import read_json, sha256_of
 log = logging.getLogger(__name__)
 
 DESCRIPTION, BEST, MODEL = "tuning.json", "best.keras", "model"
+TARGETS = "query,value"
+# Suffixes of the files of a checkpoint that decide ids: those of its configuration and its tokenizer.
+SMALL = (".json", ".txt", ".model", ".spm", ".jinja")
 # The classes that a checkpoint may name as its optimizer, loss and metrics.
 KNOWN = (
     *COMPILED,
@@ -90,12 +95,18 @@ def tune(recipe, folder, data, output, val_data=None, say=print):
     task = task_of(folder, recipe, data)
     rows = task.read(data)
     if val_data is None:
-        rows, held_out = task.split(rows, recipe.hold_out, recipe.seed)
+        try:
+            rows, held_out = task.split(rows, recipe.hold_out, recipe.seed)
+        except ValueError as error:
+            raise ValueError(
+                f"{data} has too few different rows to hold some out: pass `val_data`. {error}"
+            ) from None
     else:
         held_out = task.read(val_data)
     description = {
         "recipe": dataclasses.asdict(recipe),
         "folder": str(folder.absolute()),
+        "files": {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.suffix in SMALL},
         "data": sha256_of(data),
         "val_data": None if val_data is None else sha256_of(val_data),
     }
@@ -103,7 +114,7 @@ def tune(recipe, folder, data, output, val_data=None, say=print):
     with locked(output):
         _check_folder(output, recipe, description)
         remove_temporaries(output)
-        if (output / MODEL).exists():
+        if (output / MODEL).is_dir():
             say(f"{output}: nothing to do, the tuned model is there.")
         else:
             model, batches = _trained(recipe, task, rows, held_out, output, description, say)
@@ -123,19 +134,42 @@ def _check_folder(output, recipe, description):
     changed = recipe.changes(before.get("recipe") if isinstance(before.get("recipe"), dict) else {})
     changed += [
         f"{name}: another one"
-        for name in ("folder", "data", "val_data")
+        for name in ("folder", "files", "data", "val_data")
         if before.get(name) != description[name]
     ]
     rule = f"{output} holds another tuning. Use its recipe and its files, or another folder."
     check(not changed, rule, changed="; ".join(changed))
 
 
+def _measures(output, task, epochs):
+    """Reads the measures of the epochs that are done, a list of dicts from names to numbers.
+
+    Raises:
+        ValueError: If an epoch or a measure is missing, or none.
+    """
+    rows = read_history(output)[:epochs]
+    try:
+        history = [
+            {name: int(value) if name == "epoch" else float(value) for name, value in row.items()}
+            for row in rows
+        ]
+        for row in history:
+            task.quality(row)
+        fits = [row["epoch"] for row in history] == [*range(epochs)]
+    except (KeyError, ValueError):
+        fits = False
+    rule = f"{output / HISTORY} must have the measures of each of the {epochs} epochs that are done."
+    check(fits, rule, rows=len(rows))
+    return history
+
+
 def _trained(recipe, task, rows, held_out, output, description, say):
     """Trains, and returns the model of the best epoch and its validation batches."""
+    resumed = bool(checkpoints(output))
     with Termination() as termination:
         while True:
             saved = next(iter(checkpoints(output)), SavedState(None))
-            history = read_history(output)[: saved.epochs]
+            history = _measures(output, task, saved.epochs)
             # The process may have ended between a checkpoint and this.
             _keep_best(output, task, history)
             if _is_finished(recipe, task, history):
@@ -146,13 +180,15 @@ def _trained(recipe, task, rows, held_out, output, description, say):
                 model = _begun(recipe, task, rows)
             else:
                 model = _loaded(saved.path)
-                say(f"{output}: {saved} done, going on.")
+                if resumed:
+                    say(f"{output}: {saved} done, going on.")
+                resumed = False
             batches, val_batches = (task.batches(model, each) for each in (rows, held_out))
             validation = val_batches.dataset(epochs=1).cache()
             if saved.path is None:
                 _compile(recipe, task, model, batches.steps)
                 write_json(output / DESCRIPTION, description)
-                _report(model, batches, val_batches, say)
+                _report(model, batches, len(rows), len(held_out), say)
                 _say_measures("before", model.evaluate(validation, verbose=0, return_dict=True), say)
             elif saved.steps:
                 _, y = next(iter(batches.dataset(epochs=1)))
@@ -166,7 +202,9 @@ def _trained(recipe, task, rows, held_out, output, description, say):
                 _History(output, recipe, task, history),
                 Checkpoint(output, every=recipe.checkpoint_steps, resumed=saved, termination=termination),
                 keras.callbacks.LambdaCallback(
-                    on_epoch_end=lambda epoch, logs: _keep_best(output, task, read_history(output))
+                    on_epoch_end=lambda epoch, logs: _keep_best(
+                        output, task, _measures(output, task, epoch + 1)
+                    )
                 ),
                 progress,
             ]
@@ -201,12 +239,16 @@ def _begun(recipe, task, rows):
     model = task.make_model(rows, **options)
     if recipe.lora is not None:
         family = HuggingFaceFolder(task.folder).family
-        names = None if recipe.targets == "all" else recipe.targets.split(",")
+        names = None if recipe.targets == "all" else (recipe.targets or TARGETS).split(",")
         targets = names if names is None else targets_of(task.inner(model), family, names)
         add_adapters(model, recipe.lora, targets, recipe.alpha)
         for layer in task.new_layers(model):
             for weight in layer.weights:
                 weight.trainable = True
+    if recipe.adapter:
+        # What cannot be written is refused before the training.
+        with tempfile.TemporaryDirectory() as folder:
+            to_huggingface(task.inner(model), Path(folder) / MODEL, adapter=task.folder)
     return model
 
 
@@ -224,7 +266,7 @@ def _compile(recipe, task, model, steps):
     loss, metrics = task.loss(model)
     model.compile(
         AdamW(
-            schedule(rate, updates, round(recipe.warmup * updates)),
+            schedule(rate, updates, min(round(recipe.warmup * updates), updates - 1)),
             weight_decay=recipe.weight_decay,
             global_clipnorm=recipe.clip_norm,
             gradient_accumulation_steps=recipe.accumulation if recipe.accumulation > 1 else None,
@@ -234,11 +276,11 @@ def _compile(recipe, task, model, steps):
     )
 
 
-def _report(model, batches, val_batches, say):
+def _report(model, batches, rows, held_out, say):
     trained = sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)
     say(
-        f"{model.count_params():,} parameters, {trained:,} of them trained; {batches.steps} batches an epoch, "
-        f"{val_batches.steps} to validate with"
+        f"{model.count_params():,} parameters, {trained:,} of them trained; {rows:,} rows to train on, "
+        f"{batches.steps} batches an epoch; {held_out:,} rows to validate with"
     )
 
 
@@ -248,7 +290,10 @@ def _say_measures(name, measures, say):
 
 def _best_epoch(task, history):
     """Returns the number of the best epoch of a history, from 0."""
-    qualities = [task.quality({name: float(value) for name, value in row.items()}) for row in history]
+    # NaN is worse than any number.
+    qualities = [
+        tuple(-math.inf if math.isnan(value) else value for value in task.quality(row)) for row in history
+    ]
     return qualities.index(max(qualities))
 
 
@@ -291,8 +336,6 @@ def _finish(recipe, task, model, val_batches, held_out, output, say):
     """Reports what the tuned model does, and writes it."""
     measures = model.evaluate(val_batches.dataset(epochs=1), verbose=0, return_dict=True)
     _say_measures("after", measures, say)
-    for line in task.samples(model, held_out[: recipe.samples]) if recipe.samples else ():
-        say(f"  {line}")
     with replaced(output / MODEL) as temporary:
         to_huggingface(
             task.inner(model), temporary, adapter=task.folder.absolute() if recipe.adapter else None
@@ -300,6 +343,8 @@ def _finish(recipe, task, model, val_batches, held_out, output, say):
         for path in task.folder.iterdir():
             if TOKENIZER_FILE.fullmatch(path.name) and not (temporary / path.name).exists():
                 shutil.copyfile(path, temporary / path.name)
+    for line in task.samples(model, held_out[: recipe.samples]) if recipe.samples else ():
+        say(f"  {line}")
     log.info(
         "tuned", extra={"folder": str(output), **{name: float(value) for name, value in measures.items()}}
     )

@@ -12,8 +12,8 @@ class TuningRecipe:
 
     `keras-transformer tune` has one option for each field.
 
-    >>> TuningRecipe(lora=8, epochs=2).targets
-    'query,value'
+    >>> TuningRecipe(lora=8, epochs=2).lora
+    8
 
     Raises:
         ValueError: If a value is out of its range, or two fields contradict each other.
@@ -24,9 +24,10 @@ class TuningRecipe:
         "freeze the model, and train only LoRA's adapters of this rank (default: all weights are trained)",
     )
     alpha: float | None = option(None, "factor of the adapters times their rank (default: the rank)")
-    targets: str = option(
-        "query,value",
-        "which dense layers get an adapter, the ends of their paths with commas between them, or `all`",
+    targets: str | None = option(
+        None,
+        "with lora: which dense layers get an adapter, the ends of their paths with commas between them, or `all`",
+        otherwise="query,value",
     )
     adapter: bool = option(
         False, "with lora: write the adapters alone, as PEFT loads them, in place of the whole model"
@@ -39,7 +40,8 @@ class TuningRecipe:
     epochs: int = option(3, "largest number of passes over the rows")
     batch_size: int = option(8, "number of rows in a batch")
     length: int | None = option(
-        None, "largest number of tokens in a row (default: 512, or 128 for a table, if the model has so many)"
+        None,
+        "largest number of tokens in a row (default: 512, or 128 for an encoder, if the model has so many)",
     )
     accumulation: int = option(1, "number of batches whose gradients make one update")
     learning_rate: float | None = option(
@@ -78,7 +80,7 @@ class TuningRecipe:
         values = {name: getattr(self, name) for name in ("alpha", "learning_rate", "clip_norm")}
         check_range(0, above=True, **{name: value for name, value in values.items() if value is not None})
         check_choices(self)
-        for name in ("alpha", "adapter"):
+        for name in ("alpha", "adapter", "targets"):
             rule = f"`{name}` needs `lora`."
             check(self.lora is not None or not getattr(self, name), rule, **{name: getattr(self, name)})
         fits = self.precision != "int8" or self.adapter
@@ -92,16 +94,17 @@ class TuningRecipe:
         `patience`, `checkpoint_steps` and `samples` may differ.
 
         Args:
-            earlier: The earlier recipe as `dataclasses.asdict` returns it.
+            earlier: The earlier recipe as `dataclasses.asdict` returns it. A field that it lacks has the default value.
 
         Returns:
             A list of str.
         """
         free = {"patience", "checkpoint_steps", "samples"}
+        before = {field.name: earlier.get(field.name, field.default) for field in dataclasses.fields(self)}
         return [
-            f"{name}: {earlier.get(name)!r}, now {value!r}"
+            f"{name}: {before[name]!r}, now {value!r}"
             for name, value in dataclasses.asdict(self).items()
-            if name not in free and earlier.get(name) != value
+            if name not in free and before[name] != value
         ]
 
 

@@ -1,15 +1,14 @@
 """What a tuning learns, by the kind of the model: chats, the labels of a table, or texts with near vectors."""
 
-import random
+import json
+import logging
 import re
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer.checks import check
 from keras_transformer.data import Chats, hold_out, read_chats, read_conll, read_table
-from keras_transformer.data.epochs import dataset_of
 from keras_transformer.huggingface import (
     chat_template_from_huggingface,
     embedder_options,
@@ -22,45 +21,15 @@ from keras_transformer.huggingface.reading import read_encoder, read_language_mo
 from keras_transformer.losses import InBatchNegatives, MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, MatchAccuracy, Perplexity
 from keras_transformer.models import ClassificationHead, EncoderModel, Pooler, TaggingHead, TextGroups
+from keras_transformer.runs.tuning_rows import Rows, length_of, packed, short
 from keras_transformer.serving import Classifier, Embedder, Tagger, TextGenerator
-from keras_transformer.text.pairs import pack_ids
+
+log = logging.getLogger(__name__)
 
 IGNORED = -100
 TABLE = re.compile(r"\.(csv|tsv)$", re.IGNORECASE)
-# Number of tokens that a sample of an answer may have, and of characters of a text in the report.
-SAMPLE_LENGTH, SAMPLE_CHARACTERS = 64, 200
-
-
-class Rows:
-    """Arrays of rows in batches, each epoch in an order that depends on its number and the seed alone.
-
-    Args:
-        x: A dict of arrays `(rows, ...)`.
-        y: An array `(rows, ...)`.
-        pad_id: The id of padding in `x["token_ids"]`.
-        batch_size: Number of rows in a batch; the last one of an epoch may have fewer.
-        seed: Seed of the order, an int.
-    """
-
-    def __init__(self, x, y, pad_id, batch_size, seed):
-        self._x, self._y, self._batch_size, self._seed = x, y, batch_size, seed
-        self.steps = -(-len(y) // batch_size)
-        self.tokens = int(np.count_nonzero(x["token_ids"] != pad_id))
-
-    def dataset(self, first_epoch=0, epochs=None, *, first_step=0):
-        """Returns the batches for `model.fit`, a `tf.data.Dataset`; see `PackedTexts.dataset`."""
-
-        def batches_of(epoch, skipped):
-            order = np.random.default_rng([self._seed, epoch]).permutation(len(self._y))
-            for i in range(skipped * self._batch_size, len(order), self._batch_size):
-                rows = order[i : i + self._batch_size]
-                yield {name: array[rows] for name, array in self._x.items()}, self._y[rows]
-
-        def signature(array):
-            return tf.TensorSpec((None, *array.shape[1:]), array.dtype)
-
-        specs = {name: signature(array) for name, array in self._x.items()}, signature(self._y)
-        return dataset_of(batches_of, self.steps, specs, first_epoch, epochs, first_step)
+# Number of tokens that a sample of an answer may have.
+SAMPLE_LENGTH = 64
 
 
 class ChatTask:
@@ -84,14 +53,8 @@ class ChatTask:
 
     def split(self, rows, share, seed):
         """Returns the chats to train on and those to validate with, two lists."""
-        check(
-            len(rows) > 1, "`data` must hold two chats or more where no `val_data` is given.", chats=len(rows)
-        )
-        held = set(random.Random(seed).sample(range(len(rows)), max(1, round(share * len(rows)))))
-        sides = [[], []]
-        for i, row in enumerate(rows):
-            sides[i in held].append(row)
-        return sides
+        sides = hold_out([(json.dumps(chat), chat) for chat in rows], share, seed)
+        return [[chat for _, chat in side] for side in sides]
 
     def make_model(self, rows, **options):
         """Reads the model of the folder."""
@@ -100,7 +63,7 @@ class ChatTask:
     def batches(self, model, rows):
         """Makes the batches of rows."""
         options = {"seed": self.recipe.seed, "pad_id": model.pad_id}
-        length = self.recipe.length or min(self.length, model.max_positions or self.length)
+        length = length_of(self, model.max_positions)
         return Chats(rows, self.template, self.tokenizer, length, self.recipe.batch_size, **options)
 
     def loss(self, model):
@@ -131,12 +94,13 @@ class ChatTask:
             max_length=SAMPLE_LENGTH,
             starts_with_bos=self.template.starts_with_bos,
         )
-        questions = [
-            chat[: max(i for i, each in enumerate(chat) if each["role"] == "assistant")] for chat in rows
-        ]
+        answered = [[i for i, each in enumerate(chat) if each["role"] == "assistant"] for chat in rows]
+        questions = [chat[: places[-1]] for chat, places in zip(rows, answered, strict=True) if places]
+        if not questions:
+            return
         answers = generator.generate([self.template.prompt(chat) for chat in questions])
         for chat, answer in zip(questions, answers, strict=True):
-            yield f"{_short(chat[-1]['content'])}  ->  {_short(answer)}"
+            yield f"{short(chat[-1]['content'])}  ->  {short(answer)}"
 
 
 class LabelTask:
@@ -168,7 +132,10 @@ class LabelTask:
         labels = sorted({row[-1] for row in rows})
         rule = "The column of the labels must have two or more different labels."
         check(len(labels) > 1, rule, labels=labels, columns=self.recipe.columns or self.columns)
-        if isinstance(model.head, ClassificationHead) and set(model.head.labels or ()) == set(labels):
+        own = model.head
+        fits = isinstance(own, ClassificationHead) and set(own.labels or ()) == set(labels)
+        # An int8 head would not be trained.
+        if fits and not own.multi_label and self.recipe.precision != "int8":
             return model
         head = ClassificationHead(len(labels), labels=labels)
         # Of the families, BERT alone has no dropout between its pooler and its head.
@@ -179,7 +146,7 @@ class LabelTask:
         """Makes the batches of rows. A text that is too long is cut."""
         *texts, names = zip(*rows, strict=True)
         labels = self._numbers(model, names)
-        x = packed(model, self.tokenizer, self.recipe.length or self.length, *texts)
+        x = packed(model, self.tokenizer, length_of(self, model.embeddings.max_length), *texts)
         y = np.array([labels[name] for name in names], "int32")
         return Rows(x, y, model.pad_id, self.recipe.batch_size, self.recipe.seed)
 
@@ -217,7 +184,7 @@ class LabelTask:
         classifier = Classifier(model, self.tokenizer, pairs=len(texts) > 1)
         answers = classifier.classify(*(list(each) for each in texts))
         for *parts, name, (label, share) in zip(*texts, names, answers, strict=True):
-            yield f"{' | '.join(map(_short, parts))}  ->  {label} ({share:.0%}; {name} is right)"
+            yield f"{' | '.join(map(short, parts))}  ->  {label} ({share:.0%}; {name} is right)"
 
 
 class TagTask(LabelTask):
@@ -237,18 +204,27 @@ class TagTask(LabelTask):
     def make_model(self, rows, **options):
         """Reads the encoder, and gives it a new head for the labels unless it has one for them."""
         model, _ = read_encoder(self.folder, **options)
-        labels = sorted({label for _, labels in rows for label in labels})
-        if isinstance(model.head, TaggingHead) and set(labels) <= set(model.head.labels or ()):
+        labels, words = (
+            sorted({label for _, labels in rows for label in labels}),
+            sum(len(each) for each, _ in rows),
+        )
+        rule = (
+            "The last column of each line must be the label of a word, of two labels or more: is this a text?"
+        )
+        check(1 < len(labels) <= max(2, words // 2), rule, labels=labels[:5], words=words)
+        fits = isinstance(model.head, TaggingHead) and set(labels) <= set(model.head.labels or ())
+        # An int8 head would not be trained.
+        if fits and self.recipe.precision != "int8":
             return model
         return model.with_head(TaggingHead(len(labels), dropout=0.1, labels=labels))
 
     def batches(self, model, rows):
         """Makes the batches of sentences. A sentence that is too long is cut."""
-        room = min(self.recipe.length or self.length, model.embeddings.max_length or self.length)
+        room = length_of(self, model.embeddings.max_length)
         numbers = self._numbers(model, [label for _, labels in rows for label in labels])
         ends = [self.tokenizer.eos_id], [IGNORED]
         starts = ([self.tokenizer.bos_id], [IGNORED]) if model.starts_with_cls else ([], [])
-        lines = []
+        lines, cut = [], 0
         for words, labels in rows:
             # A word inside a text has a blank before it, which some pieces begin with.
             pieces = self.tokenizer.tokenize([f" {word}" if i else word for i, word in enumerate(words)])
@@ -256,7 +232,10 @@ class TagTask(LabelTask):
             for ids, label in zip(pieces.to_list(), labels, strict=True):
                 line[0].extend(ids)
                 line[1].extend([numbers[label], *[IGNORED] * len(ids)][: len(ids)])
+            cut += len(line[0]) > room - 1
             lines.append([part[: room - 1] + end for part, end in zip(line, ends, strict=True)])
+        if cut:
+            log.warning("%d of %d sentences are cut at %d tokens (`length`)", cut, len(rows), room)
         length = max(len(ids) for ids, _ in lines)
         shape = len(lines), length
         token_ids, targets = np.full(shape, model.pad_id, "int32"), np.full(shape, IGNORED, "int32")
@@ -279,7 +258,7 @@ class TagTask(LabelTask):
         """Yields lines with the labels of the pieces of a sentence."""
         tagger = Tagger(model, self.tokenizer)
         for tagged in tagger.tag([" ".join(words) for words, _ in rows]):
-            yield _short(" ".join(f"{piece}/{label}" for piece, label, _ in tagged))
+            yield short(" ".join(f"{piece}/{label}" for piece, label, _ in tagged))
 
 
 class MatchTask:
@@ -297,19 +276,30 @@ class MatchTask:
         self.folder, self.recipe = folder, recipe
         (self.tokenizer,) = tokenizers_from_huggingface(folder)
         self.options = embedder_options(folder)
+        rule = (
+            "`batch_size` must be at least 2 for an embedder: the other rows of a batch are the wrong texts."
+        )
+        check(recipe.batch_size > 1, rule, batch_size=recipe.batch_size)
 
     def read(self, path):
         """Reads the columns of the texts. A row whose match was there before is left out: it would be a wrong text."""
-        rows, seen = [], set()
-        for row in read_table(path, *(self.recipe.columns or self.columns).split(",")):
-            if not seen.intersection(row[:2]):
+        table, rows, seen = read_table(path, *(self.recipe.columns or self.columns).split(",")), [], set()
+        for row in table:
+            if not seen.intersection(row):
                 rows.append(row)
-            seen.update(row[:2])
+                seen.update(row)
+        if len(rows) < len(table):
+            rule = "%s: %d of %d rows are left out: a text of them is in an earlier row"
+            log.warning(rule, path, len(table) - len(rows), len(table))
+        check(len(rows) > 1, f"{path} must have two rows or more without a common text.", rows=len(rows))
         return rows
 
     def split(self, rows, share, seed):
-        """Returns the rows to train on and those to validate with."""
-        return hold_out(rows, share, seed)
+        """Returns the rows to train on and those to validate with, two at least of each."""
+        check(
+            len(rows) > 3, "`data` must have four rows or more where no `val_data` is given.", rows=len(rows)
+        )
+        return hold_out(rows, min(max(share, 2 / len(rows)), 1 - 2 / len(rows)), seed)
 
     def make_model(self, rows, **options):
         """Reads the encoder with the modules of sentence-transformers."""
@@ -319,7 +309,7 @@ class MatchTask:
 
     def batches(self, model, rows):
         """Makes the batches of groups of texts. A text that is too long is cut."""
-        limit = min(self.recipe.length or self.length, self.options.get("max_source_length") or self.length)
+        limit = length_of(self, self.options.get("max_source_length") or model.encoder.embeddings.max_length)
         prompt = self.options.get("prompt", "")
         texts = [prompt + text for row in rows for text in row]
         x = packed(model.encoder, self.tokenizer, limit, texts)
@@ -352,7 +342,7 @@ class MatchTask:
         embedder = Embedder(model.encoder, self.tokenizer, **self.options)
         first, second = (np.stack(embedder.embed([row[i] for row in rows])) for i in (0, 1))
         for row, cosines in zip(rows, first @ second.T, strict=True):
-            yield f"{_short(row[0])}  ->  {_short(rows[int(np.argmax(cosines))][1])} ({np.max(cosines):.2f})"
+            yield f"{short(row[0])}  ->  {short(rows[int(np.argmax(cosines))][1])} ({np.max(cosines):.2f})"
 
 
 def task_of(folder, recipe, data):
@@ -362,10 +352,14 @@ def task_of(folder, recipe, data):
         ValueError: If the library tunes no model of this kind.
     """
     checkpoint = Checkpoint(folder)
-    if EncoderModel in checkpoint.family.model_classes:
+    is_table = bool(TABLE.search(str(data)))
+    encodes = EncoderModel in checkpoint.family.model_classes
+    rule = "`columns` is for a table of texts, a .csv or .tsv file."
+    check(recipe.columns is None or (is_table and encodes), rule, columns=recipe.columns, data=str(data))
+    if encodes:
         if checkpoint.makes_vectors:
             return MatchTask(folder, recipe)
-        return (LabelTask if TABLE.search(str(data)) else TagTask)(folder, recipe)
+        return (LabelTask if is_table else TagTask)(folder, recipe)
     rule = (
         "`folder` must hold a language model, which learns chats, an encoder such as BERT, which learns labels, or an "
         "embedder of sentence-transformers, which learns matches. Train translators with `init_from` "
@@ -374,33 +368,3 @@ def task_of(folder, recipe, data):
     fits = checkpoint.family.model_type in DECODERS
     check(fits, rule, folder=str(folder), model_type=checkpoint.family.model_type)
     return ChatTask(folder, recipe)
-
-
-def packed(model, tokenizer, length, *texts):
-    """Tokenizes texts or pairs of texts as an `EncoderModel` reads them.
-
-    Args:
-        model: The `EncoderModel`.
-        tokenizer: Its tokenizer.
-        length: Largest number of tokens of a row; less where the model has fewer positions.
-        *texts: One or two lists of str.
-
-    Returns:
-        A dict of int32 arrays `(rows, length)`.
-    """
-    ids = pack_ids(
-        *(tokenizer.tokenize(list(each)) for each in texts),
-        max_length=min(length, model.embeddings.max_length or length),
-        pad_id=model.pad_id,
-        cls_id=tokenizer.bos_id if model.starts_with_cls else None,
-        sep_id=tokenizer.eos_id,
-        separators=model.num_separators,
-    )
-    names = ids if model.embeddings.segments is not None else ("token_ids",)
-    return {name: ids[name].numpy() for name in names}
-
-
-def _short(text):
-    """Returns the beginning of a text, on one line."""
-    text = " ".join(str(text).split())
-    return text if len(text) <= SAMPLE_CHARACTERS else f"{text[:SAMPLE_CHARACTERS]}..."

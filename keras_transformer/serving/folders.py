@@ -66,6 +66,10 @@ def load(folder):
         received = "with several of them" if classes else "with none of them"
         if not Path(folder).is_dir():
             received = "which is not a folder"
+        elif not classes and (Path(folder) / "tuning.json").is_file():
+            received = (
+                f"a tuning: convert its model, {Path(folder) / 'model'}, with `keras-transformer convert`"
+            )
         elif not classes and (Path(folder) / "config.json").is_file():
             received = "a checkpoint of Hugging Face: convert it first with `keras-transformer convert`"
         raise ValueError(f"`folder` must hold one of {names}. Received: {folder}, {received}.")

@@ -88,6 +88,14 @@ def test_exactly_the_tokens_that_complete_a_word_are_forbidden():
         ("ну", "да НУ ", True),
         ("việt", "Việt Nam", True),
         ("vi", "Việt ", False),
+        ("كتاب", "هذا كتاب؟", True),
+        ("كتاب", "كتاب، نعم", True),
+        ("كتاب", "كتابه ", False),
+        ("शब्द", "यह शब्द।", True),
+        ("שלום", "שלום־עולם", True),
+        ("λογος", "ΛΟΓΟΣ ", True),
+        ("New York", "New \n\u00a0York.", True),
+        ("New York", "NewYork.", False),
     ],
 )
 def test_words_of_all_scripts_byte_by_byte(word, text, is_forbidden):
@@ -98,6 +106,12 @@ def test_words_of_all_scripts_byte_by_byte(word, text, is_forbidden):
     assert any(found[i, ids[i]] for i in range(len(ids))) is is_forbidden
     whole = Written([b"", text.encode()])
     assert blocked(ForbidWords.of([word], whole), [[]], 2)[0, 1] == is_forbidden
+
+
+def test_too_many_words_for_a_vocabulary_are_refused():
+    constraint = ForbidWords.of(["a" * 12], Written(["", "a"]))
+    with pytest.raises(ValueError, match="too many for this vocabulary"):
+        blocked(constraint, [[1]], 2**28)
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(3)])

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -13,6 +14,7 @@ from keras_transformer.cli.main import main
 from keras_transformer.data import read_chats
 from keras_transformer.files import locked
 from keras_transformer.huggingface import FAMILIES, embedder_files, from_huggingface, to_huggingface
+from keras_transformer.runs import tuning
 from keras_transformer.runs.tuning_tasks import task_of
 from keras_transformer.serving import Classifier, Embedder, TextGenerator
 from keras_transformer.text import BytePairTokenizer, WordPieceTokenizer
@@ -94,13 +96,8 @@ def history_of(folder):
 @pytest.mark.slow
 def test_a_language_model_learns_the_answers_of_chats(llama, chats, tmp_path):
     said = []
-    path = runs.tune(
-        recipe(epochs=12, samples=2, batch_size=1, learning_rate=0.02),
-        llama,
-        chats,
-        tmp_path / "run",
-        say=said.append,
-    )
+    options = recipe(epochs=12, samples=2, batch_size=1, learning_rate=0.02)
+    path = runs.tune(options, llama, chats, tmp_path / "run", chats, said.append)
     perplexities = [row["val_perplexity"] for row in history_of(tmp_path / "run")]
     assert min(perplexities) < 1.5 < 50 < float(said[1].split("perplexity ")[1])
     assert any(f"{letter}  ->  {letter.upper()}" in line for letter in "abcdefgh" for line in said)
@@ -112,16 +109,7 @@ def test_a_language_model_learns_the_answers_of_chats(llama, chats, tmp_path):
     found = generator.generate([f"<q>{question}<e>" for question in questions])
     assert np.mean([one == other for one, other in zip(found, answers, strict=True)]) > 0.5
     again = []
-    assert (
-        runs.tune(
-            recipe(epochs=12, samples=2, batch_size=1, learning_rate=0.02),
-            llama,
-            chats,
-            tmp_path / "run",
-            say=again.append,
-        )
-        == path
-    )
+    assert runs.tune(options, llama, chats, tmp_path / "run", chats, again.append) == path
     assert "nothing to do" in again[0]
 
 
@@ -197,6 +185,57 @@ def test_a_stopped_tuning_resumes_to_the_same_weights(options, llama, chats, tmp
     assert history_of(tmp_path / "whole") == history_of(tmp_path / "run")
 
 
+def test_a_history_without_an_epoch_is_refused(bert, table, tmp_path):
+    options = recipe(epochs=1, batch_size=8)
+    runs.tune(options, bert, table, tmp_path / "run", say=[].append)
+    shutil.rmtree(tmp_path / "run" / "model")
+    history = tmp_path / "run" / "history.csv"
+    content = history.read_text()
+    for other in ("", content.replace("val_accuracy", "a"), content.replace("\n0,", "\n7,")):
+        history.write_text(other)
+        with pytest.raises(ValueError, match=r"history\.csv must have the measures of each of the 1 epochs"):
+            runs.tune(options, bert, table, tmp_path / "run", say=[].append)
+
+
+def test_nan_is_no_best_epoch(bert):
+    task = task_of(bert, recipe(), "table.csv")
+    history = [{"val_accuracy": 0.9, "val_loss": loss} for loss in (float("nan"), 0.1, 0.2)]
+    assert tuning._best_epoch(task, history) == 1
+
+
+def test_equal_chats_are_on_one_side_and_chats_without_answers_are_no_samples(llama, chats):
+    task = task_of(llama, recipe(), chats)
+    one, other = ([{"role": "user", "content": text}] for text in "ab")
+    train, held_out = task.split([one] * 9 + [other], 0.3, 1)
+    assert {len(train), len(held_out)} == {9, 1}
+    assert list(task.samples(task.make_model([]), [one])) == []
+
+
+def test_a_head_of_several_labels_at_once_is_not_taken_for_one_label(tmp_path):
+    keras.utils.set_random_seed(0)
+    labels = {"id2label": {"0": "bad", "1": "good"}, "problem_type": "multi_label_classification"}
+    config = {**BERT, **labels, "architectures": ["BertForSequenceClassification"]}
+    model = FAMILIES["bert"].make_model(config)
+    assert model.head.multi_label
+    to_huggingface(model, tmp_path / "base", tokenizers=(WordPieceTokenizer(WORDS),), family="bert")
+    rows = [("good day", "good"), ("bad day", "bad")]
+    assert not task_of(tmp_path / "base", recipe(), "a.csv").make_model(rows).head.multi_label
+
+
+def test_repeated_texts_of_an_embedder_are_left_out_with_a_warning(tmp_path, caplog):
+    tokenizer, model = WordPieceTokenizer(WORDS), FAMILIES["bert"].make_model(BERT)
+    files = embedder_files(model, pooling="mean", max_source_length=8)
+    to_huggingface(model, tmp_path / "base", tokenizers=(tokenizer,), family="bert", files=files)
+    task = task_of(tmp_path / "base", recipe(), "a.csv")
+    (tmp_path / "a.TSV").write_text("text\tmatch\na\tb\nc\td\ne\tb\ng\th\ni\tj\n")
+    rows = task.read(tmp_path / "a.TSV")
+    assert rows == [("a", "b"), ("c", "d"), ("g", "h"), ("i", "j")]
+    assert "1 of 5 rows are left out" in caplog.text
+    assert [len(side) for side in task.split(rows, 0.1, 1)] == [2, 2]
+    with pytest.raises(ValueError, match="`batch_size` must be at least 2"):
+        task_of(tmp_path / "base", recipe(batch_size=1), "a.csv")
+
+
 class Stops:
     """Takes lines, and interrupts the tuning at one of them."""
 
@@ -254,10 +293,20 @@ def test_wrong_recipes_and_folders_are_refused(llama, bert, chats, table, tmp_pa
         {"precision": "int8"},
         {"columns": "a"},
         {"hold_out": 1.5},
+        {"targets": "query"},
     ):
         with pytest.raises(ValueError, match=next(iter(options))):
             runs.TuningRecipe(**options)
     (tmp_path / "one").write_text("word\n")
+    with pytest.raises(ValueError, match=r"`length` must be at most .* 16"):
+        runs.tune(recipe(length=17), bert, table, tmp_path / "run")
+    (tmp_path / "prose.txt").write_text("A line of a text\n" * 3)
+    with pytest.raises(ValueError, match="pass `val_data`"):
+        runs.tune(recipe(), bert, tmp_path / "prose.txt", tmp_path / "run")
+    with pytest.raises(ValueError, match="is this a text"):
+        runs.tune(recipe(), bert, tmp_path / "prose.txt", tmp_path / "run", tmp_path / "prose.txt")
+    with pytest.raises(ValueError, match="`columns` is for a table"):
+        runs.tune(recipe(columns="a,b"), bert, tmp_path / "prose.txt", tmp_path / "run")
     with pytest.raises(ValueError, match="no column 'name'"):
         runs.tune(recipe(columns="text,name"), bert, table, tmp_path / "run")
     with pytest.raises(ValueError, match="line 1: a line must have a word and a label"):

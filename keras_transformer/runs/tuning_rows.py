@@ -1,0 +1,95 @@
+"""Rows of a tuning: arrays in batches whose order can be repeated, and texts as an encoder reads them."""
+
+import logging
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.checks import check
+from keras_transformer.data.epochs import dataset_of
+from keras_transformer.text.pairs import pack_ids
+
+log = logging.getLogger(__name__)
+
+# Number of characters of a text in the report.
+SAMPLE_CHARACTERS = 200
+
+
+class Rows:
+    """Arrays of rows in batches, each epoch in an order that depends on its number and the seed alone.
+
+    Args:
+        x: A dict of arrays `(rows, ...)`.
+        y: An array `(rows, ...)`.
+        pad_id: The id of padding in `x["token_ids"]`.
+        batch_size: Number of rows in a batch; the last one of an epoch may have fewer.
+        seed: Seed of the order, an int.
+    """
+
+    def __init__(self, x, y, pad_id, batch_size, seed):
+        self._x, self._y, self._batch_size, self._seed = x, y, batch_size, seed
+        self.steps = -(-len(y) // batch_size)
+        self.tokens = int(np.count_nonzero(x["token_ids"] != pad_id))
+
+    def dataset(self, first_epoch=0, epochs=None, *, first_step=0):
+        """Returns the batches for `model.fit`, a `tf.data.Dataset`; see `PackedTexts.dataset`."""
+
+        def batches_of(epoch, skipped):
+            order = np.random.default_rng([self._seed, epoch]).permutation(len(self._y))
+            for i in range(skipped * self._batch_size, len(order), self._batch_size):
+                rows = order[i : i + self._batch_size]
+                yield {name: array[rows] for name, array in self._x.items()}, self._y[rows]
+
+        def signature(array):
+            return tf.TensorSpec((None, *array.shape[1:]), array.dtype)
+
+        specs = {name: signature(array) for name, array in self._x.items()}, signature(self._y)
+        return dataset_of(batches_of, self.steps, specs, first_epoch, epochs, first_step)
+
+
+def length_of(task, longest):
+    """Returns the largest number of tokens in a row: the recipe's, or the task's if the model has so many.
+
+    Args:
+        task: The task.
+        longest: The largest number that the model reads; None for any.
+    """
+    asked = task.recipe.length
+    rule = f"`length` must be at most the number of tokens that the model reads, {longest}."
+    check(asked is None or longest is None or asked <= longest, rule, length=asked)
+    return asked or min(task.length, longest or task.length)
+
+
+def packed(model, tokenizer, length, *texts):
+    """Tokenizes texts or pairs of texts as an `EncoderModel` reads them.
+
+    Args:
+        model: The `EncoderModel`.
+        tokenizer: Its tokenizer.
+        length: Largest number of tokens of a row; less where the model has fewer positions.
+        *texts: One or two lists of str.
+
+    Returns:
+        A dict of int32 arrays `(rows, length)`.
+    """
+    parts = [tokenizer.tokenize(list(each)) for each in texts]
+    room = length - model.starts_with_cls - 1 - (len(parts) - 1) * model.num_separators
+    cut = int(np.sum(sum(each.row_lengths().numpy() for each in parts) > room))
+    if cut:
+        log.warning("%d of %d texts are cut at %d tokens (`length`)", cut, len(texts[0]), length)
+    ids = pack_ids(
+        *parts,
+        max_length=length,
+        pad_id=model.pad_id,
+        cls_id=tokenizer.bos_id if model.starts_with_cls else None,
+        sep_id=tokenizer.eos_id,
+        separators=model.num_separators,
+    )
+    names = ids if model.embeddings.segments is not None else ("token_ids",)
+    return {name: ids[name].numpy() for name in names}
+
+
+def short(text):
+    """Returns the beginning of a text, on one line."""
+    text = " ".join(str(text).split())
+    return text if len(text) <= SAMPLE_CHARACTERS else f"{text[:SAMPLE_CHARACTERS]}..."
