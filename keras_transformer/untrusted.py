@@ -22,6 +22,10 @@ LONGEST_NAME = 255
 NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # Windows has none
 
 
+# What zipfile raises for an archive that is damaged, or that it cannot read, such as one of a later version.
+BAD_ZIP = (RuntimeError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
 def read_small(path, limit=SMALL):
     """Reads the bytes of a regular file of a bounded size. A link is followed: caches of checkpoints hold links.
 
@@ -99,14 +103,14 @@ def read_entry(path, name):
             if not _is_bounded(archive.getinfo(name)):
                 raise ValueError(rule)
             return archive.read(name)
-    except (KeyError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (KeyError, *BAD_ZIP) as error:
         raise ValueError(f"{rule} Received: {error!r:.200}.") from None
 
 
 def open_arrays(path, name):
     """Opens the NumPy archive that is a file in a zip archive, an `NpzFile`. Raises `ValueError` as `read_entry`."""
     content = io.BytesIO(read_entry(path, name))
-    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(content) as arrays:
+    with contextlib.suppress(*BAD_ZIP), zipfile.ZipFile(content) as arrays:
         if all(map(_is_bounded, arrays.infolist())):
             content.seek(0)
             return np.load(content)

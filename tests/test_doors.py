@@ -30,7 +30,7 @@ from keras_transformer.serving.journal import Unfinished
 from keras_transformer.serving.server.server_files import versions_of
 from keras_transformer.text import SentencePieceTokenizer
 from keras_transformer.text.added_tokens import as_added_tokens
-from keras_transformer.training.adapters import restore_state
+from keras_transformer.training.adapters import holds_state, restore_state
 from keras_transformer.training.checkpoints import SavedState
 from keras_transformer.untrusted import (
     SMALL,
@@ -253,6 +253,22 @@ def test_a_damaged_array_is_refused_with_its_file(damage, tmp_path):
         archive.writestr("arrays", content)
     with open_arrays(path, "arrays") as values, pytest.raises(ValueError, match=r"file must hold .*'a'"):
         read_array(values, "a", path)
+
+
+def test_an_archive_of_a_later_version_is_refused_or_is_none(tmp_path):
+    arrays, path = io.BytesIO(), tmp_path / "file"
+    np.savez(arrays, a=np.arange(3))
+    content = bytearray(arrays.getvalue())
+    # The version that is needed to read an entry, in the directory at the end.
+    content[content.rindex(b"PK\x01\x02") + 6] = 255
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("arrays", bytes(content))
+    with pytest.raises(ValueError, match=r"arrays of .*file must be an archive of NumPy"):
+        open_arrays(path, "arrays")
+    path.write_bytes(content)
+    assert holds_state(path) is False
+    with pytest.raises(ValueError, match=r"must hold a\.npy.*version 25\.5"):
+        read_entry(path, "a.npy")
 
 
 def test_an_archive_of_more_than_two_gigabytes_is_opened(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import numpy as np
 from keras_transformer.checks import check, check_finite_weights, check_positive, check_range, printable
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.models.base import ADAPTED
-from keras_transformer.untrusted import open_arrays, open_regular, read_array, read_json_entry
+from keras_transformer.untrusted import BAD_ZIP, open_arrays, open_regular, read_array, read_json_entry
 
 # A checkpoint of a model with adapters holds this file in addition to Keras's own.
 STATE = "adapters.npz"
@@ -122,7 +122,7 @@ def holds_state(path):
     """Returns whether a file is that of a model with adapters, which `write_state` changed."""
     with (
         open_regular(path) as file,
-        contextlib.suppress(zipfile.BadZipFile),
+        contextlib.suppress(*BAD_ZIP),
         zipfile.ZipFile(file) as archive,
     ):
         return STATE in archive.namelist()
