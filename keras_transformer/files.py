@@ -202,6 +202,15 @@ def temporary_path(path):
     return Path(path).with_name(f"{TEMPORARY}{secrets.token_hex(4)}-{Path(path).name}")
 
 
+def holds_others(folder):
+    """Returns whether a folder exists and holds more than a lock and temporary files.
+
+    Args:
+        folder: The folder, a `pathlib.Path`.
+    """
+    return folder.exists() and bool(set(folder.iterdir()) - {*temporaries(folder), folder / LOCK})
+
+
 def remove_temporaries(folder, name="*"):
     """Removes the temporary files and folders that a killed process left in a folder.
 

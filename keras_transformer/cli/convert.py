@@ -11,7 +11,6 @@ from keras_transformer.huggingface import (
     ENCODER_DECODERS,
     SPEECH,
     embedder_files,
-    embedder_options,
     is_sentence_embedder,
     preprocessing_from_huggingface,
     search_options,
@@ -25,9 +24,13 @@ from keras_transformer.huggingface.checkpoint import Checkpoint
 from keras_transformer.huggingface.configs import label_keys, labels_of
 from keras_transformer.huggingface.files import CONFIG
 from keras_transformer.huggingface.images import PREPROCESSOR_CONFIG
-from keras_transformer.huggingface.reading import READERS, read_encoder, read_language_model
+from keras_transformer.huggingface.reading import (
+    READERS,
+    embedder_arguments,
+    read_encoder,
+    read_language_model,
+)
 from keras_transformer.huggingface.sentence_embeddings import MODULES
-from keras_transformer.huggingface.tokenizers.kinds import tokenizer_limit
 from keras_transformer.models import EncoderModel, Transformer, VisionTransformer
 from keras_transformer.serving import Embedder, ImageClassifier, TextGenerator, load, servable_of
 
@@ -161,13 +164,7 @@ def _read_huggingface(source, pairs, languages, chat, kwargs, readers=READERS):
         model, tokenizer = read_encoder(source, readers, **kwargs)
         if not is_sentence_embedder(source):
             return servable_of(model, (tokenizer,), pairs=pairs)
-        options, longest = embedder_options(source), model.embeddings.max_length
-        limits = (
-            [config.get("max_position_embeddings"), tokenizer_limit(source)] if longest is None else [longest]
-        )
-        limits = [limit for limit in (options.get("max_source_length"), *limits) if limit is not None]
-        if limits:
-            options["max_source_length"] = min(limits)
+        options = embedder_arguments(source, model)
         return Embedder(with_dense_modules(model, source), tokenizer, **options)
     if is_sentence_embedder(source):
         raise ValueError(
@@ -187,7 +184,7 @@ def _read_huggingface(source, pairs, languages, chat, kwargs, readers=READERS):
         options["max_source_length"] = DEFAULT_LENGTH if longest is None else min(DEFAULT_LENGTH, longest)
         return servable_of(model, tokenizers, pairs=pairs, **options)
     if model_type in DECODERS:
-        model, tokenizer, starts, _ = read_language_model(source, readers, chat=chat, **kwargs)
+        model, tokenizer, starts = read_language_model(source, readers, chat=chat, **kwargs)
         options = {"starts_with_bos": starts}
         options |= search_options(source, model)
         if options["max_length"] is not None and model.max_positions is not None:

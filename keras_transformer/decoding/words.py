@@ -222,7 +222,7 @@ class _Words:
                     hit = hit or ends
                     after |= set() if ends else {(i, read + 1, b"")}
                     # More white space may follow.
-                    after |= {(i, read, b"")} if len(self.spelled[i][read]) == len(BLANKS) else set()
+                    after |= {(i, read, b"")} if self.spelled[i][read] is BLANKS else set()
                 elif spelling.startswith(part + bytes([byte])):
                     after.add((i, read, part + bytes([byte])))
         return (frozenset(after), kind), hit

@@ -1,6 +1,7 @@
 """Writing of adapters of LoRA as PEFT loads them: adapter_config.json and adapter_model.safetensors."""
 
 import collections
+import math
 
 import numpy as np
 from keras import ops
@@ -127,28 +128,23 @@ def _matrices(tensor, layers):
     """
     rule = "An adapter of PEFT belongs to a matrix: leave the layer out of the `targets` of `add_adapters`."
     check(len(tensor.shape) == 2, rule, tensor=tensor.name, shape=tensor.shape)
-    lows, highs, scales = [], [], []
+    inputs, outputs = (tensor.shape[axis] for axis in tensor.axes)
+    adapted = [layer for layer in layers if layer is not None]
+    rank, scale = sum(layer.lora_rank for layer in adapted), adapted[0].lora_alpha / adapted[0].lora_rank
+    joined_low, joined_high = np.zeros((rank, inputs), "float32"), np.zeros((outputs, rank), "float32")
+    row, column = 0, 0
     for layer, weight in zip(layers, tensor.weights, strict=True):
-        if layer is None:
-            lows.append(None)
-            highs.append(np.zeros((0, int(np.prod(weight.shape)) // tensor.shape[tensor.axes[0]]), "float32"))
-            continue
-        low, high = (ops.convert_to_numpy(each) for each in (layer.lora_kernel_a, layer.lora_kernel_b))
-        rule = "An adapter of PEFT has two matrices for a layer."
-        check(low.ndim == high.ndim == 2, rule, layer=layer.path, shapes=(low.shape, high.shape))
-        lows.append(low)
-        highs.append(high)
-        scales.append(layer.lora_alpha / layer.lora_rank)
-    widths = [high.shape[1] for high in highs]
-    rank = sum(high.shape[0] for high in highs)
-    joined, row, column, factors = np.zeros((rank, sum(widths)), "float32"), 0, 0, iter(scales)
-    for low, high, width in zip(lows, highs, widths, strict=True):
-        if low is not None:
-            joined[row : row + len(high), column : column + width] = high * (next(factors) / scales[0])
-            row += len(high)
+        width = math.prod(weight.shape) // inputs
+        if layer is not None:
+            low, high = (ops.convert_to_numpy(each).T for each in (layer.lora_kernel_a, layer.lora_kernel_b))
+            rule = "An adapter of PEFT has two matrices for a layer."
+            check(low.ndim == high.ndim == 2, rule, layer=layer.path, shapes=(low.shape, high.shape))
+            rows = slice(row, row + layer.lora_rank)
+            joined_low[rows] = low
+            joined_high[column : column + width, rows] = high * (layer.lora_alpha / layer.lora_rank / scale)
+            row += layer.lora_rank
         column += width
-    low = np.concatenate([each.T for each in lows if each is not None])
-    return low, joined.T, rank, scales[0] * rank
+    return joined_low, joined_high, rank, scale * rank
 
 
 def _shortest(adapted, modules):

@@ -3,11 +3,27 @@
 from keras_transformer.huggingface.chat import chat_template_from_huggingface
 from keras_transformer.huggingface.checkpoint import Checkpoint, from_huggingface, tokenizers_from_huggingface
 from keras_transformer.huggingface.families import DECODERS
-from keras_transformer.huggingface.tokenizers.kinds import starts_with_bos, with_ends
+from keras_transformer.huggingface.sentence_embeddings import embedder_options
+from keras_transformer.huggingface.tokenizers.kinds import starts_with_bos, tokenizer_limit, with_ends
 from keras_transformer.text import SentencePieceTokenizer, WordPieceTokenizer
 from keras_transformer.text.word_piece import SPECIAL
 
 READERS = (from_huggingface, tokenizers_from_huggingface)
+
+
+def encoder_tokenizer(folder, read=tokenizers_from_huggingface):
+    """Reads the tokenizer of an encoder, or that of a language model that makes vectors with the ids around its texts.
+
+    Args:
+        folder: A `pathlib.Path`.
+        read: What reads the tokenizers of a folder.
+
+    Returns:
+        The tokenizer, and whether its `bos_id` begins a text.
+    """
+    (tokenizer,) = read(folder)
+    decodes = Checkpoint(folder).family.model_type in DECODERS
+    return with_ends(tokenizer, folder) if decodes else (tokenizer, True)
 
 
 def read_encoder(folder, readers=READERS, **kwargs):
@@ -19,10 +35,7 @@ def read_encoder(folder, readers=READERS, **kwargs):
         **kwargs: Other arguments of `from_huggingface`.
     """
     from_huggingface, tokenizers_from_huggingface = readers
-    (tokenizer,) = tokenizers_from_huggingface(folder)
-    starts = True
-    if Checkpoint(folder).family.model_type in DECODERS:
-        tokenizer, starts = with_ends(tokenizer, folder)
+    tokenizer, starts = encoder_tokenizer(folder, tokenizers_from_huggingface)
     ids = {"pad_id": tokenizer.pad_id, "cls_id": tokenizer.bos_id, "sep_id": tokenizer.eos_id}
     ids["starts_with_cls"] = starts
     if isinstance(tokenizer, WordPieceTokenizer) and tokenizer.special_tokens == SPECIAL:
@@ -30,6 +43,20 @@ def read_encoder(folder, readers=READERS, **kwargs):
     elif isinstance(tokenizer, SentencePieceTokenizer):
         ids["num_separators"] = 2
     return from_huggingface(folder, **{**ids, **kwargs}), tokenizer
+
+
+def embedder_arguments(folder, model):
+    """Returns `embedder_options` with the largest number of tokens that the folder and the model allow, a dict.
+
+    Args:
+        folder: A `pathlib.Path`.
+        model: The `EncoderModel` of the folder.
+    """
+    options, longest = embedder_options(folder), model.embeddings.max_length
+    limits = [Checkpoint(folder).config.get("max_position_embeddings"), tokenizer_limit(folder)]
+    limits = [options.get("max_source_length"), *(limits if longest is None else [longest])]
+    limits = [limit for limit in limits if limit is not None]
+    return {**options, **({"max_source_length": min(limits)} if limits else {})}
 
 
 def read_language_model(folder, readers=READERS, *, chat=False, **kwargs):
@@ -42,11 +69,11 @@ def read_language_model(folder, readers=READERS, *, chat=False, **kwargs):
         **kwargs: Other arguments of `from_huggingface`.
 
     Returns:
-        The model; the tokenizer; whether its texts begin with bos; and the `ChatTemplate`, or None.
+        The model, the tokenizer, and whether its texts begin with bos.
     """
     from_huggingface, tokenizers_from_huggingface = readers
     checkpoint, (tokenizer,) = Checkpoint(folder), tokenizers_from_huggingface(folder)
-    starts, template = starts_with_bos(folder, checkpoint.family.tokenizer, tokenizer.bos_id), None
+    starts = starts_with_bos(folder, checkpoint.family.tokenizer, tokenizer.bos_id)
     if chat:
         template = chat_template_from_huggingface(folder)
         tokenizer, starts = template.with_special_tokens(tokenizer), template.starts_with_bos
@@ -55,4 +82,4 @@ def read_language_model(folder, readers=READERS, *, chat=False, **kwargs):
     ids = {"eos_id": eos_id} if eos_id in checkpoint.stop_ids else {}
     if tokenizer.pad_id is not None:
         ids["pad_id"] = tokenizer.pad_id
-    return from_huggingface(folder, **{**ids, **kwargs}), tokenizer, starts, template
+    return from_huggingface(folder, **{**ids, **kwargs}), tokenizer, starts

@@ -287,10 +287,11 @@ class MultiHeadAttention(KeepsShape, KerasAttention):
     ):
         """Computes the layer on inputs of a higher rank, as on inputs of rank 3."""
         attended = attended_axes(self.given_axes, len(query.shape))
+        has_order = self.positions is None or self.positions.over_grid
         need_an_order = {
             "use_causal_mask": use_causal_mask or None,
             "sliding_window": self._sliding_window,
-            "positions": None if getattr(self.positions, "over_grid", False) else self.positions,
+            "positions": None if has_order else self.positions,
         }
         for name, received in need_an_order.items():
             rule = f"`{name}` needs one attended axis: several, {attended}, have no common order."

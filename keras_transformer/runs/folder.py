@@ -1,22 +1,40 @@
 """The folder of a training run: its description, its tokenizers, its checkpoints."""
 
+import contextlib
 import dataclasses
 import warnings
 from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.files import LOCK, temporaries, write_json
+from keras_transformer.files import holds_others, write_json
 from keras_transformer.runs.model import check_compiled
 from keras_transformer.runs.recipe import PLANNED
 from keras_transformer.runs.results import read_history, val_perplexities
 from keras_transformer.serving.translator import Translator
-from keras_transformer.training import checkpoints, load_checkpoint
+from keras_transformer.training import SavedState, checkpoints, load_checkpoint
 from keras_transformer.untrusted import read_json
 
 DESCRIPTION = "run.json"
 # The entry of the description with the tokenizers and the arguments of the translator.
 TRANSLATOR = "translator"
+
+
+@contextlib.contextmanager
+def says_how_to_resume(folder, work, say):
+    """Reports what is saved when a user interrupts the training inside a `with`.
+
+    Args:
+        folder: The folder of the checkpoints, a `Path`.
+        work: What is resumed, such as "run".
+        say: A function that is called with the line, a str.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        saved = next(iter(checkpoints(folder)), SavedState(None))
+        say(f"{folder}: {saved} are saved. The same command resumes the {work}.")
+        raise
 
 
 class RunFolder:
@@ -38,7 +56,7 @@ class RunFolder:
         """Raises `ValueError` unless a run with this recipe and these pairs can begin or resume here."""
         path = self.path / DESCRIPTION
         if not path.exists():
-            if self.path.exists() and set(self.path.iterdir()) - {*temporaries(self.path), self.path / LOCK}:
+            if holds_others(self.path):
                 raise ValueError(
                     f"`folder` must be new, empty, or the folder of a run. {self} holds other files."
                 )

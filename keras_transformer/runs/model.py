@@ -39,6 +39,16 @@ COMPILED = (
 COMPILED_KEYS = ("optimizer", "loss", "metrics")
 
 
+def check_backend(work):
+    """Raises `ValueError` unless Keras's backend is TensorFlow.
+
+    Args:
+        work: What needs it, such as "run".
+    """
+    rule = f"A {work} needs Keras's TensorFlow backend. On other backends, train with `model.fit`."
+    check(keras.backend.backend() == "tensorflow", rule, KERAS_BACKEND=keras.backend.backend())
+
+
 def make_model(recipe, tokenizers, steps, initial=None):
     """Makes a compiled model: a new `Transformer`, or a copy of the model that the training goes on with.
 

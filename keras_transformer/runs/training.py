@@ -18,8 +18,8 @@ from keras_transformer.execution import native
 from keras_transformer.files import locked, remove_temporaries
 from keras_transformer.models import Ensemble
 from keras_transformer.runs.averaging import average_in_locked_folder
-from keras_transformer.runs.folder import RunFolder
-from keras_transformer.runs.model import make_model
+from keras_transformer.runs.folder import RunFolder, says_how_to_resume
+from keras_transformer.runs.model import check_backend, make_model
 from keras_transformer.runs.results import Results, ValidateAverage
 from keras_transformer.runs.tokenizers import ids_and_sizes, make_tokenizers
 from keras_transformer.runs.vocabulary import change_vocabulary, table_of
@@ -73,11 +73,7 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
         Terminated: If SIGTERM came. The same call resumes the run.
         Diverged: If the loss or a weight is NaN or infinite. The checkpoints before it are whole.
     """
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "A run needs Keras's TensorFlow backend. On other backends, train with `model.fit`. "
-            f"Received: KERAS_BACKEND={keras.backend.backend()}."
-        )
+    check_backend("run")
     if recipe.patience is not None and not val_pairs:
         raise ValueError(
             f"`patience` needs validation pairs. Received: patience={recipe.patience}, val_pairs={val_pairs}."
@@ -106,13 +102,9 @@ def _train_epochs(recipe, pairs, val_pairs, folder, description, say):
     """Trains until the run is finished; returns the recipe with its epochs and its warm-up."""
     with Termination() as termination:
         while not folder.is_finished(recipe):
-            try:
+            with says_how_to_resume(folder.path, "run", say):
                 _train_once(recipe, pairs, val_pairs, folder, description, termination, say)
-                recipe = folder.planned(recipe)
-            except KeyboardInterrupt:
-                saved = next(iter(folder.checkpoints()), SavedState(None))
-                say(f"{folder}: {saved} are saved. The same command resumes the run.")
-                raise
+            recipe = folder.planned(recipe)
     return recipe
 
 

@@ -13,15 +13,17 @@ import keras
 import numpy as np
 
 from keras_transformer.checks import check
-from keras_transformer.files import LOCK, locked, remove_temporaries, replaced, temporaries, write_json
+from keras_transformer.files import holds_others, locked, remove_temporaries, replaced, write_json
 from keras_transformer.huggingface import to_huggingface
 from keras_transformer.huggingface.adapter_writer import targets_of
 from keras_transformer.huggingface.adapters import TOKENIZER_FILE
 from keras_transformer.huggingface.checkpoint import Checkpoint as HuggingFaceFolder
 from keras_transformer.losses import InBatchNegatives
 from keras_transformer.metrics import MatchAccuracy
-from keras_transformer.runs.model import COMPILED, check_compiled
+from keras_transformer.runs.folder import says_how_to_resume
+from keras_transformer.runs.model import COMPILED, check_backend, check_compiled
 from keras_transformer.runs.results import HISTORY, read_history, write_history
+from keras_transformer.runs.tuning_recipe import TARGETS
 from keras_transformer.runs.tuning_tasks import task_of
 from keras_transformer.schedules import CosineSchedule, LinearSchedule
 from keras_transformer.training import (
@@ -40,7 +42,6 @@ from keras_transformer.untrusted import read_json, sha256_of
 log = logging.getLogger(__name__)
 
 DESCRIPTION, BEST, MODEL = "tuning.json", "best.keras", "model"
-TARGETS = "query,value"
 # Suffixes of the files of a checkpoint that decide ids: those of its configuration and its tokenizer.
 SMALL = (".json", ".txt", ".model", ".spm", ".jinja")
 # The classes that a checkpoint may name as its optimizer, loss and metrics.
@@ -88,8 +89,7 @@ def tune(recipe, folder, data, output, val_data=None, say=print):
         Terminated: If SIGTERM came. The same call resumes the tuning.
         Diverged: If the loss or a weight is NaN or infinite. The checkpoints before it are whole.
     """
-    rule = "A tuning needs Keras's TensorFlow backend. On other backends, use `model.fit`."
-    check(keras.backend.backend() == "tensorflow", rule, backend=keras.backend.backend())
+    check_backend("tuning")
     folder, output = Path(folder), Path(output)
     # Whatever can refuse wrong files runs before the first file is written.
     task = task_of(folder, recipe, data)
@@ -117,8 +117,8 @@ def tune(recipe, folder, data, output, val_data=None, say=print):
         if (output / MODEL).is_dir():
             say(f"{output}: nothing to do, the tuned model is there.")
         else:
-            model, batches = _trained(recipe, task, rows, held_out, output, description, say)
-            _finish(recipe, task, model, batches, held_out, output, say)
+            model, measures = _trained(recipe, task, rows, held_out, output, description, say)
+            _finish(recipe, task, model, measures, held_out, output, say)
         return output / MODEL
 
 
@@ -126,9 +126,8 @@ def _check_folder(output, recipe, description):
     """Raises `ValueError` unless a tuning of this description can begin or resume in a folder."""
     path = output / DESCRIPTION
     if not path.exists():
-        free = {*temporaries(output), output / LOCK} if output.exists() else set()
         rule = "`output` must be new, empty, or the folder of a tuning."
-        check(not output.exists() or not set(output.iterdir()) - free, rule, output=str(output))
+        check(not holds_others(output), rule, output=str(output))
         return
     before = read_json(path)
     changed = recipe.changes(before.get("recipe") if isinstance(before.get("recipe"), dict) else {})
@@ -164,7 +163,7 @@ def _measures(output, task, epochs):
 
 
 def _trained(recipe, task, rows, held_out, output, description, say):
-    """Trains, and returns the model of the best epoch and its validation batches."""
+    """Trains, and returns the model of the best epoch and its measures on the rows that were held out, a dict."""
     resumed = bool(checkpoints(output))
     with Termination() as termination:
         while True:
@@ -173,8 +172,11 @@ def _trained(recipe, task, rows, held_out, output, description, say):
             # The process may have ended between a checkpoint and this.
             _keep_best(output, task, history)
             if _is_finished(recipe, task, history):
-                model = _loaded(output / BEST)
-                return model, task.batches(model, held_out)
+                best = history[_best_epoch(task, history)]
+                measured = {
+                    name.removeprefix("val_"): value for name, value in best.items() if "val_" in name
+                }
+                return _loaded(output / BEST), measured
             keras.utils.set_random_seed(recipe.seed)
             if saved.path is None:
                 model = _begun(recipe, task, rows)
@@ -202,13 +204,11 @@ def _trained(recipe, task, rows, held_out, output, description, say):
                 _History(output, recipe, task, history),
                 Checkpoint(output, every=recipe.checkpoint_steps, resumed=saved, termination=termination),
                 keras.callbacks.LambdaCallback(
-                    on_epoch_end=lambda epoch, logs: _keep_best(
-                        output, task, _measures(output, task, epoch + 1)
-                    )
+                    on_epoch_end=lambda epoch, logs, history=history: _keep_best(output, task, history)
                 ),
                 progress,
             ]
-            with contextlib.closing(progress), _says_how_to_resume(output, say):
+            with contextlib.closing(progress), says_how_to_resume(output, "tuning", say):
                 model.fit(
                     batches.dataset(first_epoch=saved.epochs, first_step=saved.steps),
                     steps_per_epoch=batches.steps - saved.steps,
@@ -220,17 +220,6 @@ def _trained(recipe, task, rows, held_out, output, description, say):
                     shuffle=False,
                     verbose=0,
                 )
-
-
-@contextlib.contextmanager
-def _says_how_to_resume(output, say):
-    """Reports what is saved when a user interrupts the training."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        saved = next(iter(checkpoints(output)), SavedState(None))
-        say(f"{output}: {saved} are saved. The same command resumes the tuning.")
-        raise
 
 
 def _begun(recipe, task, rows):
@@ -332,9 +321,8 @@ def _keep_best(output, task, history):
                 shutil.copyfile(path, temporary)
 
 
-def _finish(recipe, task, model, val_batches, held_out, output, say):
+def _finish(recipe, task, model, measures, held_out, output, say):
     """Reports what the tuned model does, and writes it."""
-    measures = model.evaluate(val_batches.dataset(epochs=1), verbose=0, return_dict=True)
     _say_measures("after", measures, say)
     with replaced(output / MODEL) as temporary:
         to_huggingface(
@@ -345,6 +333,4 @@ def _finish(recipe, task, model, val_batches, held_out, output, say):
                 shutil.copyfile(path, temporary / path.name)
     for line in task.samples(model, held_out[: recipe.samples]) if recipe.samples else ():
         say(f"  {line}")
-    log.info(
-        "tuned", extra={"folder": str(output), **{name: float(value) for name, value in measures.items()}}
-    )
+    log.info("tuned", extra={"folder": str(output), **measures})

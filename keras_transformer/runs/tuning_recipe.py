@@ -5,6 +5,8 @@ import dataclasses
 from keras_transformer.checks import check, check_count, check_positive, check_range, check_share
 from keras_transformer.runs.recipe import arguments_of_fields, check_choices, option
 
+TARGETS = "query,value"
+
 
 @dataclasses.dataclass(frozen=True)
 class TuningRecipe:
@@ -27,7 +29,7 @@ class TuningRecipe:
     targets: str | None = option(
         None,
         "with lora: which dense layers get an adapter, the ends of their paths with commas between them, or `all`",
-        otherwise="query,value",
+        otherwise=TARGETS,
     )
     adapter: bool = option(
         False, "with lora: write the adapters alone, as PEFT loads them, in place of the whole model"

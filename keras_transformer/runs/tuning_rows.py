@@ -66,7 +66,7 @@ def packed(model, tokenizer, length, *texts):
     Args:
         model: The `EncoderModel`.
         tokenizer: Its tokenizer.
-        length: Largest number of tokens of a row; less where the model has fewer positions.
+        length: Largest number of tokens of a row, which the model has positions for.
         *texts: One or two lists of str.
 
     Returns:

@@ -17,7 +17,12 @@ from keras_transformer.huggingface import (
 )
 from keras_transformer.huggingface.checkpoint import Checkpoint
 from keras_transformer.huggingface.families import DECODERS
-from keras_transformer.huggingface.reading import read_encoder, read_language_model
+from keras_transformer.huggingface.reading import (
+    embedder_arguments,
+    encoder_tokenizer,
+    read_encoder,
+    read_language_model,
+)
 from keras_transformer.losses import InBatchNegatives, MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, MatchAccuracy, Perplexity
 from keras_transformer.models import ClassificationHead, EncoderModel, Pooler, TaggingHead, TextGroups
@@ -32,20 +37,47 @@ TABLE = re.compile(r"\.(csv|tsv)$", re.IGNORECASE)
 SAMPLE_LENGTH = 64
 
 
-class ChatTask:
-    """A language model learns the answers of chats.
+class Task:
+    """Base class of what a tuning learns.
 
     Args:
         folder: The folder of the checkpoint, a `pathlib.Path`.
         recipe: The `TuningRecipe`.
     """
 
+    def __init__(self, folder, recipe):
+        self.folder, self.recipe = folder, recipe
+        self.tokenizer = self.read_tokenizer()
+
+    def read_tokenizer(self):
+        """Reads the tokenizer of an encoder."""
+        return encoder_tokenizer(self.folder)[0]
+
+    def read_columns(self, path):
+        """Reads the columns of a table that the recipe names, or the usual ones."""
+        return read_table(path, *(self.recipe.columns or self.columns).split(","))
+
+    def new_layers(self, model):
+        """Returns the layers that are trained whole beside adapters."""
+        return []
+
+    def inner(self, model):
+        """Returns the model that is written."""
+        return model
+
+
+class ChatTask(Task):
+    """A language model learns the answers of chats."""
+
     length, learning_rate, lora_rate = 512, 2e-5, 2e-4
 
     def __init__(self, folder, recipe):
-        self.folder, self.recipe = folder, recipe
-        (self.tokenizer,) = tokenizers_from_huggingface(folder)
+        super().__init__(folder, recipe)
         self.template = chat_template_from_huggingface(folder)
+
+    def read_tokenizer(self):
+        """Reads the tokenizer of a language model."""
+        return tokenizers_from_huggingface(self.folder)[0]
 
     def read(self, path):
         """Reads the chats of a file."""
@@ -78,14 +110,6 @@ class ChatTask:
         """Returns an output of the model, to make the metrics of."""
         return np.zeros((*y.shape, model.vocab_size), "float32")
 
-    def new_layers(self, model):
-        """Returns the layers that are trained whole beside adapters."""
-        return []
-
-    def inner(self, model):
-        """Returns the model that is written."""
-        return model
-
     def samples(self, model, rows):
         """Yields lines with questions and the model's answers."""
         generator = TextGenerator(
@@ -103,24 +127,15 @@ class ChatTask:
             yield f"{short(chat[-1]['content'])}  ->  {short(answer)}"
 
 
-class LabelTask:
-    """An encoder learns the label of each text, or of each pair of texts, with a new head.
-
-    Args:
-        folder: The folder of the checkpoint, a `pathlib.Path`.
-        recipe: The `TuningRecipe`.
-    """
+class LabelTask(Task):
+    """An encoder learns the label of each text, or of each pair of texts, with a new head."""
 
     columns = "text,label"
     length, learning_rate, lora_rate = 128, 5e-5, 2e-4
 
-    def __init__(self, folder, recipe):
-        self.folder, self.recipe = folder, recipe
-        (self.tokenizer,) = tokenizers_from_huggingface(folder)
-
     def read(self, path):
         """Reads the columns of the texts and of the label."""
-        return read_table(path, *(self.recipe.columns or self.columns).split(","))
+        return self.read_columns(path)
 
     def split(self, rows, share, seed):
         """Returns the rows to train on and those to validate with, with each label on both sides."""
@@ -174,10 +189,6 @@ class LabelTask:
         """Returns the layers that are trained whole beside adapters."""
         return [each for each in (model.pooler, model.head) if each is not None]
 
-    def inner(self, model):
-        """Returns the model that is written."""
-        return model
-
     def samples(self, model, rows):
         """Yields lines with texts and their likeliest labels."""
         *texts, names = zip(*rows, strict=True)
@@ -204,10 +215,8 @@ class TagTask(LabelTask):
     def make_model(self, rows, **options):
         """Reads the encoder, and gives it a new head for the labels unless it has one for them."""
         model, _ = read_encoder(self.folder, **options)
-        labels, words = (
-            sorted({label for _, labels in rows for label in labels}),
-            sum(len(each) for each, _ in rows),
-        )
+        labels = sorted({label for _, labels in rows for label in labels})
+        words = sum(len(each) for each, _ in rows)
         rule = (
             "The last column of each line must be the label of a word, of two labels or more: is this a text?"
         )
@@ -236,14 +245,13 @@ class TagTask(LabelTask):
             lines.append([part[: room - 1] + end for part, end in zip(line, ends, strict=True)])
         if cut:
             log.warning("%d of %d sentences are cut at %d tokens (`length`)", cut, len(rows), room)
-        length = max(len(ids) for ids, _ in lines)
-        shape = len(lines), length
-        token_ids, targets = np.full(shape, model.pad_id, "int32"), np.full(shape, IGNORED, "int32")
-        for i, (ids, labels) in enumerate(lines):
-            token_ids[i, : len(ids)], targets[i, : len(ids)] = ids, labels
+        token_ids, targets = (
+            keras.utils.pad_sequences([line[i] for line in lines], padding="post", value=value)
+            for i, value in enumerate((model.pad_id, IGNORED))
+        )
         x = {"token_ids": token_ids}
         if model.embeddings.segments is not None:
-            x["segment_ids"] = np.zeros(shape, "int32")
+            x["segment_ids"] = np.zeros_like(token_ids)
         return Rows(x, targets, model.pad_id, self.recipe.batch_size, self.recipe.seed)
 
     def loss(self, model):
@@ -261,21 +269,14 @@ class TagTask(LabelTask):
             yield short(" ".join(f"{piece}/{label}" for piece, label, _ in tagged))
 
 
-class MatchTask:
-    """An embedder learns that a text and its match have near vectors, with the other texts of a batch as wrong ones.
-
-    Args:
-        folder: The folder of the checkpoint, a `pathlib.Path`.
-        recipe: The `TuningRecipe`.
-    """
+class MatchTask(Task):
+    """An embedder learns that a text and its match have near vectors, with the other texts of a batch as wrong ones."""
 
     columns = "text,match"
     length, learning_rate, lora_rate = 128, 2e-5, 2e-4
 
     def __init__(self, folder, recipe):
-        self.folder, self.recipe = folder, recipe
-        (self.tokenizer,) = tokenizers_from_huggingface(folder)
-        self.options = embedder_options(folder)
+        super().__init__(folder, recipe)
         rule = (
             "`batch_size` must be at least 2 for an embedder: the other rows of a batch are the wrong texts."
         )
@@ -283,7 +284,7 @@ class MatchTask:
 
     def read(self, path):
         """Reads the columns of the texts. A row whose match was there before is left out: it would be a wrong text."""
-        table, rows, seen = read_table(path, *(self.recipe.columns or self.columns).split(",")), [], set()
+        table, rows, seen = self.read_columns(path), [], set()
         for row in table:
             if not seen.intersection(row):
                 rows.append(row)
@@ -305,12 +306,12 @@ class MatchTask:
         """Reads the encoder with the modules of sentence-transformers."""
         encoder, _ = read_encoder(self.folder, **options)
         encoder = with_dense_modules(encoder, self.folder)
-        return TextGroups(encoder, self.options["pooling"], dtype=encoder.dtype_policy)
+        return TextGroups(encoder, embedder_options(self.folder)["pooling"], dtype=encoder.dtype_policy)
 
     def batches(self, model, rows):
         """Makes the batches of groups of texts. A text that is too long is cut."""
-        limit = length_of(self, self.options.get("max_source_length") or model.encoder.embeddings.max_length)
-        prompt = self.options.get("prompt", "")
+        options = embedder_arguments(self.folder, model.encoder)
+        limit, prompt = length_of(self, options.get("max_source_length")), options.get("prompt", "")
         texts = [prompt + text for row in rows for text in row]
         x = packed(model.encoder, self.tokenizer, limit, texts)
         x = {name: ids.reshape(len(rows), -1, ids.shape[-1]) for name, ids in x.items()}
@@ -329,17 +330,14 @@ class MatchTask:
         """Returns an output of the model, to make the metrics of."""
         return np.zeros((len(y), 2, model.encoder.vector_width(model.pooling)), "float32")
 
-    def new_layers(self, model):
-        """Returns the layers that are trained whole beside adapters."""
-        return []
-
     def inner(self, model):
         """Returns the model that is written."""
         return model.encoder
 
     def samples(self, model, rows):
         """Yields lines with texts and the likeliest matches among these rows."""
-        embedder = Embedder(model.encoder, self.tokenizer, **self.options)
+        options = embedder_arguments(self.folder, model.encoder)
+        embedder = Embedder(model.encoder, self.tokenizer, **options)
         first, second = (np.stack(embedder.embed([row[i] for row in rows])) for i in (0, 1))
         for row, cosines in zip(rows, first @ second.T, strict=True):
             yield f"{short(row[0])}  ->  {short(rows[int(np.argmax(cosines))][1])} ({np.max(cosines):.2f})"

@@ -13,6 +13,8 @@ from pieces import sentence_modules
 from keras_transformer.cli.convert import convert
 from keras_transformer.huggingface import embedder_options, from_huggingface, to_huggingface
 from keras_transformer.models import EncoderModel
+from keras_transformer.runs import TuningRecipe
+from keras_transformer.runs.tuning_tasks import task_of
 from keras_transformer.serving import Embedder, load
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_byte_level.json").read_text())["qwen2"]["tokenizer"]
@@ -120,3 +122,17 @@ def test_without_modules_it_stays_a_language_model(written, tmp_path):
     change_config(tmp_path / "model", architectures=["Qwen3Model"])
     with pytest.raises(ValueError, match=r"architectures=\['Qwen3Model'\]"):
         from_huggingface(tmp_path / "model")
+
+
+def test_a_tuning_puts_the_same_ids_around_a_text(tmp_path):
+    folder_of(tmp_path / "model", template("A", END))
+    task = task_of(tmp_path / "model", TuningRecipe(), "pairs.csv")
+    model = task.make_model([])
+    ((x, _),) = task.batches(model, [("the dog runs", "a"), ("a " * 20, "b")]).dataset(epochs=1)
+    ids = x["token_ids"].numpy()
+    assert ids.shape[-1] == 9  # `model_max_length`
+    ends = np.argmax(ids == END_ID, axis=-1)
+    for row, end in zip(ids.reshape(-1, 9), ends.ravel(), strict=True):
+        assert row[end] == END_ID and set(row[end + 1 :]) <= {model.encoder.pad_id}
+    embedder = convert(tmp_path / "model", tmp_path / "own")
+    assert embedder.tokenizer.eos_id == task.tokenizer.eos_id
