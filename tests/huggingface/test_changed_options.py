@@ -38,7 +38,7 @@ OTHERS = {
     "segments": (layers.SegmentEmbedding(5), None),
     "scaling": (layers.LinearScaling(3.0),),
     "norm": ("rms", "layer", "layer_without_bias", layers.RMSNormalization(), None),
-    "activation": ("elu", "relu"),
+    **dict.fromkeys(("activation", "output_activation"), ("elu", "relu")),
     "query_key_norm": ("rms", "layer"),
     "pooling": ("mean", "first"),
     **dict.fromkeys(("scale", "embedding_scale", "output_scale"), (0.3,)),

@@ -311,7 +311,7 @@ def test_a_head_keeps_its_arguments_and_says_its_shape(head, default, shape):
             lambda: made(head=layers.FeedForward(3)),
             "`head` must be a `Head`. Received: head=<FeedForward",
         ),
-        (lambda: made(pooler=layers.FeedForward(3)), "`pooler` must be a `Head`"),
+        (lambda: made(pooler=layers.FeedForward(3)), "`pooler` must make one vector .*FeedForward"),
         (lambda: made(encoder=layers.FeedForward(3)), "`encoder` must be .*`Encoder`"),
         (
             lambda: made(encoder=layers.Decoder(1, 3, 7)),
