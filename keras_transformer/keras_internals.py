@@ -15,13 +15,20 @@ import warnings
 from keras import StatelessScope, dtype_policies, layers
 from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
-from keras.src.backend.common.variables import initialize_all_variables
+from keras.src.backend.common.variables import AutocastScope, initialize_all_variables
 from keras.src.saving.serialization_lib import ObjectSharingScope
 
 # `implicit_mask(x)` returns the mask that Keras keeps on a tensor (`mask_zero=True`), bool `(batch, length)`, or None.
 # Keras has no public function for it. On TensorFlow it is an attribute of the tensor, `_keras_mask`. JAX's tracers
 # allow no attributes, so Keras keeps theirs in a table, which only this function reads.
 implicit_mask = get_keras_mask
+
+# The attributes in which Keras and TensorFlow keep their records of a layer: none decides what the layer computes. A
+# regular expression of their names.
+WITHOUT_MEANING = (
+    "_path|_parent_path|_called|_?tracker|build|quantize|_auto_config|_self_unconditional_.*|_input_spec"
+    "|_inbound_nodes|_outbound_nodes|_loss_ids"
+)
 
 # Whether Keras adds LoRA to the logits of a quantized `ReversibleEmbedding`. Keras 3.15 adds it to the embeddings only,
 # Keras 3.16 to both. There every layer describes to a strategy what it quantizes.
@@ -86,6 +93,11 @@ def without_memory(initialize=True):
             random.setstate(state)
 
 
+def without_autocast():
+    """Opens a context in which the values of variables have their own dtype, also inside a layer of another one."""
+    return AutocastScope(None)
+
+
 def keep_precision(variable):
     """Lets a variable keep its dtype inside layers of a lower precision.
 
@@ -96,6 +108,11 @@ def keep_precision(variable):
         variable: A `keras.Variable`.
     """
     variable._autocast = False
+
+
+def keeps_precision(variable):
+    """Returns whether a variable keeps its dtype inside layers of a lower precision."""
+    return not variable._autocast
 
 
 def weight_index(optimizer, variable):

@@ -178,11 +178,11 @@ def test_upward_imports_are_seen(part, line, wrong):
 
 
 def backends(file, tree):
-    """Yields each import of TensorFlow, JAX and PyTorch, but for one file for each backend in `execution`."""
-    own = {"execution/tensorflow.py": "tensorflow", "execution/jax.py": "jax"}.get(name_of(file))
+    """Yields each import of TensorFlow, JAX and PyTorch, but for the files of a backend in `execution`."""
+    own = re.fullmatch(r"execution/(tensorflow|jax)(_training)?\.py", name_of(file))
     for node, module in imports(tree):
         library = module.split(".")[0]
-        if library in ("tensorflow", "tensorflow_text", "jax", "torch") and library != own:
+        if library in ("tensorflow", "tensorflow_text", "jax", "torch") and library != (own and own[1]):
             yield f"line {node.lineno}: {library}"
 
 

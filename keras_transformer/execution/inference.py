@@ -114,6 +114,26 @@ def inference(model, join=True):
         _HELD.reset(token)
 
 
+@contextlib.contextmanager
+def holding(values, plan):
+    """Gives weights other values, and products other operands, for the calls inside.
+
+    Args:
+        values: A list of pairs: a `keras.Variable`, and the tensor with its value.
+        plan: A dict from a layer to the `Operands` of its product.
+
+    Yields:
+        The scope, which knows the values and the losses that were set inside, and in `read` the ids of the weights
+        that were read.
+    """
+    token = _HELD.set(plan)
+    try:
+        with _HeldWeights(values, changing=True) as scope:
+            yield scope
+    finally:
+        _HELD.reset(token)
+
+
 def predict_graph(model):
     """Lets the graph of `predict` treat int8 weights as constants, and leave out gradients that nobody may take."""
     # A layer of a user's class may take a gradient.
@@ -149,10 +169,16 @@ class _HeldWeights(keras.StatelessScope):
     Keras's scope drops what is assigned inside, such as the next seed of a dropout.
 
     Args:
-        state_mapping: A list of pairs: a `keras.Variable`, and the tensor with its value.
+        values: A list of pairs: a `keras.Variable`, and the tensor with its value.
+        changing: Whether these weights may be assigned inside: the scope then keeps the new value.
     """
 
+    def __init__(self, values, changing=False):
+        super().__init__(state_mapping=values, collect_losses=changing)
+        self.changing, self.read = changing, set()
+
     def get_current_value(self, variable):
+        self.read.add(id(variable))
         value = super().get_current_value(variable)
         outer = self.original_scope
         return outer.get_current_value(variable) if value is None and outer is not None else value
@@ -160,11 +186,12 @@ class _HeldWeights(keras.StatelessScope):
     def add_update(self, update):
         variable, value = update
         if id(variable) in self.state_mapping:
+            if self.changing:
+                return super().add_update(update)
             raise ValueError(f"A search must not change a weight of its model. Received: {variable.path}.")
         if self.original_scope is not None:
-            self.original_scope.add_update(update)
-        else:
-            variable._direct_assign(value)
+            return self.original_scope.add_update(update)
+        return variable._direct_assign(value)
 
 
 def run_growing(run, unfinished, state, room, grown, result, limit):

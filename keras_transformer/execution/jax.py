@@ -13,6 +13,9 @@ else:
     jax = None
 
 
+# The class of a tensor of a computation that is being traced.
+Traced = () if jax is None else jax.core.Tracer
+
 # XLA derives gradients that are as fast, and that can themselves be differentiated, forwards too (`jax.jvp`).
 GAINS_BY_WRITTEN_GRADIENTS = False
 
@@ -42,7 +45,7 @@ def makes_inference_graph():
     return False
 
 
-def compiled(function, model, jit_compile, differentiable=False):
+def compiled(function, model, jit_compile, differentiable=False, lengths=()):
     """Compiles a function of tensors that reads a model's weights.
 
     Args:
@@ -50,6 +53,7 @@ def compiled(function, model, jit_compile, differentiable=False):
         model: The layer or model whose weights it reads. Their values may change between calls.
         jit_compile: Not read.
         differentiable: Not read.
+        lengths: Not read.
 
     Returns:
         Function of the same arguments.
@@ -64,6 +68,16 @@ def compiled(function, model, jit_compile, differentiable=False):
             return function(*args)
 
     return lambda *args: stateless([v.value for v in model.variables], *args)
+
+
+def shared_function(function, size):
+    """Makes a function of the computation at hand, which is traced for its first call and used for all like it.
+
+    Args:
+        function: Function of nests of tensors.
+        size: Not read.
+    """
+    return jax.jit(function)
 
 
 def inference_graph(differentiable=False):

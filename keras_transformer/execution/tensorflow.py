@@ -16,10 +16,23 @@ from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 # TensorFlow has no public way to change how the functions that one thread calls are optimized.
 from tensorflow.python.eager import context
 from tensorflow.python.framework import kernels
+from tensorflow.python.framework.ops import SymbolicTensor
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+from tensorflow.python.ops.control_flow_util_v2 import in_while_loop_defun
+
+from keras_transformer.execution.tensorflow_training import (  # noqa: F401 (names of `native`)
+    adam_in_one_pass,
+    gradient_of,
+    has_replicas,
+    sum_of_replicas,
+    summed_over_replicas,
+)
 
 # Bytes of an int8 kernel from which on its products share a copy. The call of a function takes 30 microseconds.
 COPIED_ONCE = 2**22
+
+# Number of weights of a layer from which on each step of a loop calls a function that equal layers share.
+CALLED_FROM = 2**25
 
 # Facts about the graph that is being made: whether `compiled` traces it for XLA, whether nobody takes a gradient of it,
 # and whether int8 weights keep their values as long as it exists.
@@ -32,6 +45,9 @@ without_gradient = _WITHOUT_GRADIENT.get
 GAINS_BY_WRITTEN_GRADIENTS = True
 
 executing_eagerly = tf.executing_eagerly
+
+# The class of a tensor of a graph that is being made.
+Traced = SymbolicTensor
 
 
 def compiles(jit_compile):
@@ -81,7 +97,7 @@ def inference_graph(differentiable=False):
     return _set((_CONSTANT_WEIGHTS, True), (_WITHOUT_GRADIENT, not differentiable))
 
 
-def compiled(function, model, jit_compile, differentiable=False):
+def compiled(function, model, jit_compile, differentiable=False, lengths=()):
     """Compiles a function of tensors that reads a model's weights.
 
     Args:
@@ -91,6 +107,8 @@ def compiled(function, model, jit_compile, differentiable=False):
         jit_compile: True for XLA, False for a graph without it.
         differentiable: Whether somebody may take the gradient of the function. Without it the function's values are
             constants for a `tf.GradientTape`.
+        lengths: Numbers of arguments whose tensors have any length, their second axis. A graph without XLA is traced
+            once for all lengths, not for the first one alone.
 
     Returns:
         Function of the same arguments.
@@ -104,15 +122,52 @@ def compiled(function, model, jit_compile, differentiable=False):
     # soon as five of these functions exist.
     traced = functools.partial(traced)
     call = tf.function(traced, jit_compile=jit_compile, reduce_retracing=not jit_compile, autograph=False)
+    known = set()
+
+    def call_open(*args):
+        """Calls the function, traced for all lengths."""
+        if lengths and not jit_compile and not tf.config.functions_run_eagerly():
+            specs = [
+                tf.nest.map_structure(_with_any_length, arg) if i in lengths else arg
+                for i, arg in enumerate(args)
+            ]
+            kinds = str([getattr(x, "shape", x) for x in tf.nest.flatten(specs)])
+            if kinds not in known:
+                call.get_concrete_function(*specs)
+                known.add(kinds)
+        return call(*args)
+
     if differentiable:
-        return call
+        return call_open
 
     def unwatched(*args):
         # The scope pauses the tapes around it. A graph around it has to contain the call.
         with optimized_quickly(), tf.init_scope() if tf.executing_eagerly() else contextlib.nullcontext():
-            return call(*args)
+            return call_open(*args)
 
     return unwatched
+
+
+def _with_any_length(x):
+    """Returns the kind of a tensor `(batch, length, ...)`, which says nothing of its length."""
+    return tf.TensorSpec((x.shape[0], None, *x.shape[2:]), x.dtype)
+
+
+def shared_function(function, size):
+    """Makes a function of the graph at hand, which is traced for its first call and used for all that are like it.
+
+    TensorFlow optimizes it once, and each step of training runs faster with a few calls than with all their operations.
+    A call takes 50 microseconds, which a loop over tokens feels where a layer is small: there TensorFlow puts the
+    operations in the place of the call.
+
+    Args:
+        function: Function of nests of tensors.
+        size: Number of the weights among its arguments.
+    """
+    inline = in_while_loop_defun(tf.compat.v1.get_default_graph()) and size < CALLED_FROM
+    # A partial has no code object: see `compiled`.
+    attributes = {} if inline else {"_noinline": True}
+    return tf.function(functools.partial(function), autograph=False, experimental_attributes=attributes)
 
 
 @contextlib.contextmanager
@@ -147,30 +202,6 @@ def _quick_config(serialized, passes):
         rewrites.layout_optimizer = rewrites.implementation_selector = RewriterConfig.OFF
         rewrites.scoped_allocator_optimization = RewriterConfig.OFF
     return config
-
-
-def summed_over_replicas(x):
-    """Sums a tensor over all replicas of a step under `tf.distribute`.
-
-    Returns:
-        The sum, and the number of replicas; `x` and 1 where there is one replica.
-    """
-    replica = tf.distribute.get_replica_context()  # None outside a step
-    if replica is not None and replica.num_replicas_in_sync > 1:
-        return replica.all_reduce(tf.distribute.ReduceOp.SUM, x), replica.num_replicas_in_sync
-    return x, 1
-
-
-def gradient_of(function):
-    """Returns a function of one tensor that computes the gradient of a function to a scalar."""
-
-    def gradient(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            value = function(x)
-        return tape.gradient(value, x)
-
-    return gradient
 
 
 # blocks.py writes its gradient out, and computes there again what it needs.
@@ -410,47 +441,3 @@ def unchanged(variables):
 
     then = [memory(handle) for handle in handles]
     return lambda: all(memory(handle)[1] == place for handle, (_, place) in zip(handles, then, strict=True))
-
-
-def has_replicas(model):
-    """Returns whether a model was made in the scope of a strategy of `tf.distribute` with several replicas."""
-    return model.distribute_strategy.num_replicas_in_sync > 1
-
-
-def sum_of_replicas(values):
-    """Returns the sums of tensors over the replicas of a step, and the number of replicas.
-
-    Args:
-        values: List of tensors, `tf.IndexedSlices` and None.
-    """
-    context = tf.distribute.get_replica_context()
-    given = [tf.convert_to_tensor(value) for value in values if value is not None]
-    sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, given) if given else [])
-    return [value if value is None else next(sums) for value in values], context.num_replicas_in_sync
-
-
-def adam_in_one_pass():
-    """Returns a function that updates one weight as Adam does, in one pass.
-
-    It takes the weight, its two moments and its gradient, and the scalars under the names of TensorFlow's operation.
-    """
-
-    def handle(variable):
-        return (variable.value if isinstance(variable, keras.Variable) else variable).handle
-
-    def update(weight, mean, variance, gradient, **scalars):
-        tf.raw_ops.ResourceApplyAdam(
-            var=handle(weight),
-            m=handle(mean),
-            v=handle(variance),
-            grad=tf.cast(tf.convert_to_tensor(gradient), weight.dtype),
-            # `tf.cast` alone would take a Python number through float32.
-            **{
-                name: tf.convert_to_tensor(scalar, weight.dtype)
-                if isinstance(scalar, float)
-                else tf.cast(scalar, weight.dtype)
-                for name, scalar in scalars.items()
-            },
-        )
-
-    return update

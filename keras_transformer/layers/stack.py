@@ -4,6 +4,7 @@ import keras
 
 from keras_transformer.checks import check
 from keras_transformer.execution import ops
+from keras_transformer.execution.repeated import caller_of
 from keras_transformer.keras_internals import implicit_mask
 from keras_transformer.layers.attention import MultiHeadAttention, pack, unpack
 from keras_transformer.layers.base import (
@@ -444,9 +445,9 @@ class Encoder(KeepsShape, keras.layers.Layer):
         """
         # Keras refuses a False beside tensors in the **kwargs of a layer's `call`.
         options = {"return_attention_scores": True} if return_attention_scores else {}
-        results = []
+        results, call = [], caller_of(self.layers, x)
         for layer, inputs in zip(self.layers, arguments, strict=True):
-            x, *extras = unpack(layer(x, **inputs, **options), return_attention_scores, cached)
+            x, *extras = unpack(call(layer, x, **inputs, **options), return_attention_scores, cached)
             results.append(extras)
         scores, caches = zip(*results, strict=True)
         x = x if self.norm is None else self.norm(x)
@@ -537,6 +538,5 @@ class Decoder(Encoder):
         count = self.num_layers
         caches = [None] * count if cache is None else of_each_layer(cache, count, "cache")
         memories = of_each_layer(memory, count, "memory") if is_projected else [memory] * count
-        each = zip(memories, caches, strict=True)
-        arguments = [{**same_for_all, "memory": memory, "cache": cache} for memory, cache in each]
+        arguments = [{**same_for_all, "memory": m, "cache": c} for m, c in zip(memories, caches, strict=True)]
         return pack(*self._call_layers(x, arguments, return_attention_scores, cache is not None))

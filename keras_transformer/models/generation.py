@@ -148,17 +148,20 @@ class Generation(KeepsFunctions):
             padded = at_most(source_len + -source_len % SOURCE_LENGTH_STEP, self.max_source_positions)
             missing = max(padded - source_len, 0)
             inputs["source"] = ops.pad(source, ((0, 0), (0, missing)), constant_values=self.pad_id)
-        # One function serves all values of the tensors, such as every seed, and in time all values of `max_length`:
-        # TensorFlow traces the second one with an open length.
+        # One function serves all values of the tensors, such as every seed, and without XLA all lengths of the source
+        # and all values of `max_length`.
         objects = with_tensors(objects, map(dict.fromkeys, tensors))
-        columns = None if max_length is None else ops.zeros((max_length,), "int8")
+        columns = None if max_length is None else ops.zeros((1, max_length), "int8")
 
         def search(inputs, tensors, columns):
             strategy, *constraints = with_tensors(objects, tensors)
-            longest = None if columns is None else ops.shape(columns)[0]
+            longest = None if columns is None else ops.shape(columns)[1]
             return self.search(strategy=strategy, max_length=longest, constraints=constraints, **inputs)
 
-        compiled = self._compiled(search, jit_compile, "search", max_length is None, *objects)
+        have_lengths = [i for i, has in ((0, self.reads_ids), (2, max_length is not None)) if has]
+        compiled = self._compiled(
+            search, jit_compile, "search", max_length is None, *objects, lengths=have_lengths
+        )
         target_len = limits.of(source_len, prefix_len)
         groups = [] if jit_compile or lengths is None else groups_of_lengths(lengths, limits.of)
         if len(groups) > 1:
@@ -308,11 +311,11 @@ class Generation(KeepsFunctions):
         super().compile(*args, **kwargs)
         self._functions.clear()
 
-    def _compiled(self, function, jit_compile, *key, differentiable=False):
+    def _compiled(self, function, jit_compile, *key, **options):
         """Returns the compiled function, the same one for the same key."""
         if not all(layer.built for layer in self.layers):
             self.build_added_layers()
-        make = functools.partial(native.compiled, function, self, jit_compile, differentiable)
+        make = functools.partial(native.compiled, function, self, jit_compile, **options)
         return self._functions.get((jit_compile, *key), self.variables, make)
 
     def _checked_prefix(self, prefix, batch_size, longest):

@@ -179,7 +179,7 @@ class LanguageModel(RDrop, Generation, BaseModel):
         return (
             lambda tokens, cache, index: step(tokens, cache, index + length - 1),
             cache,
-            prompt[:, -1:],
+            prompt[:, -1],
             None,
         )
 

@@ -1,0 +1,222 @@
+"""Equal layers of a stack are traced once for each graph, however many there are."""
+
+import functools
+import re
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_transformer.execution import native
+from keras_transformer.execution.inference import held, holding, is_user_defined
+from keras_transformer.keras_internals import (
+    WITHOUT_MEANING,
+    implicit_mask,
+    keeps_precision,
+    set_implicit_mask,
+    sublayers,
+    without_autocast,
+)
+
+# Attributes of a layer that its outputs do not depend on: its names, and how its weights began.
+NOT_COMPARED = re.compile(f"_?name|.*_initializer|_arguments|_made|saved_frozen|{WITHOUT_MEANING}")
+
+
+def caller_of(layers, x):
+    """Returns a function that calls one layer of a stack: `call(layer, *args, **kwargs)`.
+
+    While a graph is made, equal layers share one function of the graph, which takes their weights and random states as
+    arguments. So a stack of 24 layers is traced and differentiated as one layer. Layers that differ in more than names
+    and values of weights, and layers with int8 weights or with a part of a user's class, are called as they are.
+
+    Args:
+        layers: List of built layers.
+        x: The tensor that the first layer is called with.
+    """
+    calls = {}
+    for group in _groups(layers) if isinstance(x, native.Traced) else ():
+        shared = _SharedCalls(group[0])
+        calls |= {id(layer): functools.partial(shared, layer) for layer in group}
+
+    def call(layer, *args, **kwargs):
+        return calls.get(id(layer), layer)(*args, **kwargs)
+
+    return call
+
+
+def _groups(layers):
+    """Returns the lists of two or more equal layers among some layers."""
+    groups = []
+    for layer in filter(_may_share, layers):
+        group = next((group for group in groups if _equal(group[0], layer, {})), None)
+        if group is None:
+            groups.append([layer])
+        else:
+            group.append(layer)
+    return [group for group in groups if len(group) > 1]
+
+
+def _may_share(layer):
+    """Returns whether a layer may compute with weights that are handed to it."""
+    # oneDNN packs an int8 kernel once for each operation, so two kernels must not share an operation. A layer of a
+    # user's class, and a recurrent layer of Keras, may keep tensors of the graph at hand.
+    return all(
+        part.built
+        and part.quantization_mode is None
+        and not is_user_defined(part)
+        and not isinstance(part, keras.layers.RNN)
+        for part in (layer, *sublayers(layer))
+    )
+
+
+def _equal(x, y, pairs):
+    """Returns whether two layers, or attributes of theirs, differ in names and values of weights alone.
+
+    Args:
+        x, y: The layers or attributes.
+        pairs: The objects that were compared with others already: a dict from an id to the other object.
+    """
+    if x is y:
+        return True
+    if type(x) is not type(y):
+        return False
+    if isinstance(x, keras.Variable):
+        one, other = ((tuple(v.shape), v.dtype, v.trainable, keeps_precision(v)) for v in (x, y))
+        return one == other
+    if isinstance(x, (list, tuple)):
+        return len(x) == len(y) and all(_equal(a, b, pairs) for a, b in zip(x, y, strict=True))
+    if isinstance(x, dict):
+        return x.keys() == y.keys() and all(_equal(x[name], y[name], pairs) for name in x)
+    if isinstance(x, np.ndarray):
+        return np.array_equal(x, y)
+    if hasattr(x, "get_config"):
+        if id(x) not in pairs:
+            pairs[id(x)] = y
+            return _equal(_compared(x), _compared(y), pairs)
+        return pairs[id(x)] is y
+    try:
+        return bool(x == y)
+    except (TypeError, ValueError):
+        # The truth of a tensor is not known in a graph.
+        return False
+
+
+def _compared(part):
+    """Returns the attributes of a layer, or of another object of Keras, that its results depend on."""
+    return {name: value for name, value in vars(part).items() if not NOT_COMPARED.fullmatch(name)}
+
+
+class _SharedCalls:
+    """Calls equal layers, by one function of the graph for each kind of call.
+
+    Args:
+        layer: The layer that is traced for all.
+    """
+
+    def __init__(self, layer):
+        self.layer, self.functions = layer, {}
+
+    def __call__(self, layer, *args, **kwargs):
+        tensors, rest = _split((args, kwargs))
+        masks = [implicit_mask(x) for x in tensors]
+        operands = [held().get(part) for part in (layer, *sublayers(layer))]
+        with without_autocast():
+            values = [keras.ops.convert_to_tensor(v.value) for v in layer.variables]
+        key = rest.key(), *(x is None for x in (*masks, *operands))
+        if key not in self.functions:
+            self.functions[key] = _SharedCall(self.layer, rest)
+        return self.functions[key](layer, values, operands, tensors, masks)
+
+
+class _SharedCall:
+    """One function of the graph, in which a layer computes with given weights.
+
+    Args:
+        layer: The layer.
+        rest: What its call takes besides tensors, a `_Rest`.
+    """
+
+    def __init__(self, layer, rest):
+        self.layer, self.rest = layer, rest
+        self.function = native.shared_function(self._traced, layer.count_params())
+        # Tracing finds them: the rest of the outputs, which outputs have an implicit mask, which weights change.
+        self.outputs, self.masked, self.changed = None, (), ()
+        # Which weights and operands the layer reads. The first call hands it all. Where operands are held, the further
+        # calls hand what is read: a loop would carry every weight.
+        self.read = None
+
+    def __call__(self, layer, values, operands, tensors, masks):
+        if self.read is not None and any(x is not None for x in operands):
+            values, operands = (
+                [x if is_read else None for x, is_read in zip(every, are_read, strict=True)]
+                for every, are_read in zip((values, operands), self.read, strict=True)
+            )
+        tensors, masks, changed, losses = self.function(values, operands, tensors, masks)
+        for i, value in zip(self.changed, changed, strict=True):
+            layer.variables[i].assign(value)
+        for loss in losses:
+            layer.add_loss(loss)
+        _set_masks([tensors[i] for i in self.masked], masks)
+        return self.outputs.joined(tensors)
+
+    def _traced(self, values, operands, tensors, masks):
+        _set_masks(tensors, masks)
+        parts, variables = (self.layer, *sublayers(self.layer)), self.layer.variables
+        given = [(v, x) for v, x in zip(variables, values, strict=True) if x is not None]
+        plan = _Plan((part, x) for part, x in zip(parts, operands, strict=True) if x is not None)
+        args, kwargs = self.rest.joined(tensors)
+        with holding(given, plan) as scope:
+            outputs = self.layer(*args, **kwargs)
+        read = [id(v) in scope.read for v in variables], [part in plan.read for part in parts]
+        self.read = self.read or read
+        assert read == self.read, "A layer reads the same weights in each call."
+        tensors, self.outputs = _split(outputs)
+        masks = [implicit_mask(x) for x in tensors]
+        self.masked = [i for i, mask in enumerate(masks) if mask is not None]
+        now = [scope.get_current_value(v) for v in variables]
+        self.changed = [i for i, x in enumerate(values) if x is not None and x is not now[i]]
+        return tensors, [masks[i] for i in self.masked], [now[i] for i in self.changed], scope.losses
+
+
+class _Plan(dict):
+    """A mapping from layers to their operands, which knows whose operands were read."""
+
+    def __init__(self, pairs):
+        super().__init__(pairs)
+        self.read = set()
+
+    def get(self, layer, default=None):
+        if layer in self:
+            self.read.add(layer)
+        return super().get(layer, default)
+
+
+class _Rest(NamedTuple):
+    """A nest whose tensors were taken out: its structure, and its leaves; the place of a tensor has `Ellipsis`."""
+
+    nest: Any
+    leaves: list
+
+    def key(self):
+        """Returns what two nests with the same rest have in common."""
+        return tuple(map(id, self.leaves))
+
+    def joined(self, tensors):
+        """Returns the nest with tensors in their places."""
+        tensors = iter(tensors)
+        leaves = [next(tensors) if leaf is ... else leaf for leaf in self.leaves]
+        return keras.tree.pack_sequence_as(self.nest, leaves)
+
+
+def _split(nest):
+    """Returns the tensors of a nest, and its `_Rest`."""
+    leaves = keras.tree.flatten(nest)
+    tensors = [leaf for leaf in leaves if keras.ops.is_tensor(leaf)]
+    return tensors, _Rest(nest, [... if keras.ops.is_tensor(leaf) else leaf for leaf in leaves])
+
+
+def _set_masks(tensors, masks):
+    """Puts the implicit mask of each tensor on it, where it has one."""
+    for x, mask in zip(tensors, masks, strict=True):
+        if mask is not None:
+            set_implicit_mask(x, mask)

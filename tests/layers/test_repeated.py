@@ -1,0 +1,188 @@
+"""Equal layers of a stack are traced once, and compute what they compute one by one."""
+
+import contracts
+import keras
+import numpy as np
+import pytest
+from contracts import as_numpy, assert_close, normal, randomized
+
+from keras_transformer.execution import native, repeated
+from keras_transformer.execution.inference import inference
+from keras_transformer.keras_internals import implicit_mask, set_implicit_mask, sublayers
+from keras_transformer.layers import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    MixtureOfExperts,
+    MultiHeadAttention,
+    RotaryPositions,
+)
+
+X, MEMORY = normal(3, 5, 12), normal(3, 7, 12)
+MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], bool)
+
+
+def rotary_layer():
+    attention = MultiHeadAttention(2, 6, positions=RotaryPositions())
+    return DecoderLayer(attention=attention, d_ff=17, normalize_first=True, norm="rms")
+
+
+def mixture_layer():
+    experts = MixtureOfExperts([FeedForward(11), FeedForward(11)], balance=0.5)
+    return EncoderLayer(2, feed_forward=experts)
+
+
+STACKS = {
+    "encoder": (lambda: Encoder(3, 2, 17), [X]),
+    "decoder": (lambda: Decoder(3, 2, 17), [X, MEMORY]),
+    "rotary": (lambda: Decoder([rotary_layer() for _ in range(3)]), [X]),
+    "mixture": (lambda: Encoder([mixture_layer() for _ in range(3)]), [X]),
+    "one layer three times": (lambda: Encoder([EncoderLayer(2, 17)] * 3), [X]),
+}
+
+
+def built(name):
+    """A stack, and the function that computes it."""
+    make, inputs = STACKS[name]
+    stack = make()
+    stack(*inputs)
+    return randomized(stack), [keras.ops.convert_to_tensor(x) for x in inputs]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The names of the layers whose `call` ran."""
+    names = []
+    for kind in EncoderLayer, DecoderLayer:
+
+        def call(self, *args, original=kind.call, **kwargs):
+            names.append(self.name)
+            return original(self, *args, **kwargs)
+
+        monkeypatch.setattr(kind, "call", call)
+    return names
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_equal_layers_are_traced_once_and_compute_what_each_computes(name, calls):
+    stack, inputs = built(name)
+    expected = stack(*inputs, padding_mask=MASK)
+    calls.clear()
+    computed = native.compiled(lambda *x: stack(*x, padding_mask=MASK), stack, False)(*inputs)
+    assert len(calls) == 1
+    assert_close(computed, expected)
+    with inference(stack):
+        assert_close(stack(*inputs, padding_mask=MASK), expected)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_a_training_step_is_the_same(name, monkeypatch):
+    """Dropout, its next seeds, gradients and losses of sublayers."""
+
+    def trained():
+        keras.utils.set_random_seed(1)
+        stack, inputs = built(name)
+        names = [keras.Input(x.shape[1:]) for x in inputs]
+        model = keras.Model(names, stack(*names))
+        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=contracts.STEP_IN_XLA)
+        data = inputs if len(inputs) > 1 else inputs[0]
+        losses = [model.train_on_batch(data, X) for _ in range(2)]
+        return np.array(losses), [weight.value for weight in stack.variables]
+
+    together = trained()
+    monkeypatch.setattr(repeated, "_groups", lambda layers: [])
+    assert_close(together, trained())
+
+
+def change_activation(stack):
+    stack.layers[1].feed_forward.inner.activation = keras.activations.gelu
+
+
+def change_rate(stack):
+    stack.layers[1].feed_forward_residual.drop.rate = 0.5
+
+
+def freeze(stack):
+    stack.layers[1].self_attention.trainable = False
+
+
+def add_adapter(stack):
+    stack.layers[1].feed_forward.inner.enable_lora(2)
+
+
+def quantize(stack):
+    stack.layers[1].feed_forward.inner.quantize("int8")
+
+
+def change_call(stack):
+    stack.layers[1].self_attention.call = lambda query, value, **_: (0.5 * query,)[0]
+
+
+UNEQUAL = [change_activation, change_rate, freeze, add_adapter, quantize, change_call]
+
+
+@pytest.mark.parametrize("change", UNEQUAL, ids=lambda change: change.__name__)
+def test_a_layer_that_differs_is_called_as_it_is(change, calls):
+    stack, inputs = built("encoder")
+    change(stack)
+    expected = stack(*inputs)
+    calls.clear()
+    assert_close(native.compiled(stack, stack, False)(*inputs), expected, 1e-4)
+    assert len(calls) == 2, "one for the changed layer, one for the other two"
+
+
+def test_layers_of_another_kind_or_size_are_not_equal():
+    others = [
+        EncoderLayer(2, 17),
+        EncoderLayer(2, 19),
+        EncoderLayer(3, 17),
+        EncoderLayer(2, 17, use_causal_mask=True),
+        EncoderLayer(2, 17, dropout=0.2),
+        EncoderLayer(2, 17, dtype="bfloat16"),
+        EncoderLayer(attention=MultiHeadAttention(2, 6, sliding_window=2), d_ff=17),
+        DecoderLayer(2, 17),
+    ]
+    for layer in others:
+        layer(X)
+    assert repeated._groups(others) == []
+
+
+class OwnFeedForward(FeedForward):
+    """A layer of a user's class may do anything."""
+
+
+def test_layers_with_a_part_of_a_users_class_are_called_one_by_one(calls):
+    stack = Encoder([EncoderLayer(2, feed_forward=OwnFeedForward(17)) for _ in range(3)])
+    stack(X)
+    calls.clear()
+    native.compiled(stack, stack, False)(keras.ops.convert_to_tensor(X))
+    assert len(calls) == 3
+
+
+def test_weights_keep_their_own_precision():
+    """Layers compute in bfloat16 with norms and scales that Keras keeps in float32."""
+    with contracts.policy("mixed_bfloat16"):
+        stack, inputs = built("rotary")
+    expected = stack(*inputs)
+    assert_close(native.compiled(stack, stack, False)(*inputs), expected, contracts.BFLOAT16)
+
+
+def test_implicit_masks_pass_through():
+    stack, inputs = built("encoder")
+
+    def mask_of(x, mask):
+        set_implicit_mask(x, mask)
+        return implicit_mask(stack(x))
+
+    mask = native.compiled(mask_of, stack, False)(*inputs, keras.ops.convert_to_tensor(MASK))
+    np.testing.assert_array_equal(as_numpy(mask), MASK)
+
+
+def test_every_sublayer_is_still_there():
+    """Tracing leaves no tensor of a graph in a layer."""
+    stack, inputs = built("decoder")
+    before = [sorted(vars(part)) for part in sublayers(stack)]
+    native.compiled(stack, stack, False)(*inputs)
+    assert [sorted(vars(part)) for part in sublayers(stack)] == before
