@@ -28,10 +28,11 @@ from keras_transformer.masks import as_attention_mask, as_token_mask, combine, l
 class MultiHeadAttention(KeepsShape, KerasAttention):
     """Attention in several subspaces at once ("Attention Is All You Need", section 3.2.2).
 
-    It is a `keras.layers.MultiHeadAttention`, with its calls, sublayers, weights and results. It corrects four faults
+    It is a `keras.layers.MultiHeadAttention`, with its calls, sublayers, weights and results. It corrects five faults
     of Keras's layer: the masks of its inputs stay untouched; a query that may attend to nothing gives zeros on every
-    path (then the output bias); symbolic outputs have their real shapes; and token masks, causality and windows hold on
-    inputs of higher rank. It adds a cache for decoding, grouped queries, and position schemes.
+    path (then the output bias); a masked token may be NaN; symbolic outputs have their real shapes; and token masks,
+    causality and windows hold on inputs of higher rank. It adds a cache for decoding, grouped queries, and position
+    schemes.
 
     Override `attend` for an attention of your own. It works with every mask, position scheme and cache. A subclass may
     also override Keras's `_compute_attention`, which has Keras's layout.

@@ -1,0 +1,218 @@
+"""Documents and code say the same: versions, extras, commands, options, families, signatures, server files."""
+
+import argparse
+import configparser
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from budgets import BUDGETS
+
+from keras_transformer import serving
+from keras_transformer.cli.parser import make_parser
+from keras_transformer.huggingface import FAMILIES
+from keras_transformer.serving.server import kubernetes, server_files
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+        *ROOT.glob("course/**/*.md"),
+        *ROOT.glob("examples/**/*.md"),
+    ]
+)
+PAGES = [page for page in PAGES if "_build" not in page.parts]
+
+
+def read(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def setup():
+    options = configparser.ConfigParser()
+    options.read(ROOT / "setup.cfg")
+    return options
+
+
+def section(text, heading):
+    """The text below a heading of the second rank."""
+    return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def first_cells(text):
+    """The first cell of each row of the tables of a text, without their heads."""
+    return [row.split("|")[1].strip() for row in text.splitlines() if row.startswith("| `")]
+
+
+def minor_versions(requirement):
+    """The minor versions between the bounds of a requirement such as `keras>=3.15,<3.17`."""
+    major, first, last = map(int, re.search(r">=(\d+)\.(\d+).*<\d+\.(\d+)", requirement).groups())
+    return [f"{major}.{minor}" for minor in range(first, last)]
+
+
+def test_versions_are_those_of_setup_cfg():
+    needs = {
+        re.split("[<>=]", line)[0]: minor_versions(line)
+        for line in setup()["options"]["install_requires"].splitlines()
+        if re.match(r"(keras|tensorflow)>", line)
+    }
+    classifiers = re.findall(r"Python :: (3\.\d+)", setup()["metadata"]["classifiers"])
+    table = {
+        row[1]: row[2]
+        for row in (list(map(str.strip, row.split("|"))) for row in read("docs/versions.md").splitlines())
+        if len(row) > 3
+    }
+    assert table["Python"] == f"{classifiers[0]} to {classifiers[-1]}"
+    assert table["Keras"] == ", ".join(needs["keras"])
+    assert table["TensorFlow"] == ", ".join(needs["tensorflow"])
+    spans = [
+        f"{name} {versions[0]}–{versions[-1]}"
+        for name, versions in {
+            "Python": classifiers,
+            "Keras": needs["keras"],
+            "TensorFlow": needs["tensorflow"],
+        }.items()
+    ]
+    for name in ("README.md", "README.ko.md"):
+        assert " · ".join(spans) in read(name).replace("~", "–")
+    assert f"Python {table['Python']}" in read("docs/installation.md")
+
+
+def test_the_table_of_extras_is_that_of_setup_cfg():
+    rows = re.findall(r"^\| `pip install (?:-e )?'\.\[(\w+)\]'`", read("docs/installation.md"), re.MULTILINE)
+    assert sorted(rows) == sorted(setup()["options.extras_require"])
+
+
+def commands():
+    """The parser of each command."""
+    return next(action.choices for action in make_parser()._actions if isinstance(action.choices, dict))
+
+
+def test_the_reference_lists_the_commands_of_the_parser():
+    (row,) = (row for row in read("docs/reference/index.md").splitlines() if "| `kt.cli` |" in row)
+    listed = [name.removeprefix("keras-transformer ") for name in re.findall(r"`([a-z -]+)`", row)]
+    assert listed == list(commands())
+
+
+def command_lines(text):
+    """The lines of the code of a document that call the command, without their comments."""
+    for language, block in re.findall(r"^```(.*)\n((?:.*\n)*?)```$", text, re.MULTILINE):
+        if language == "python":
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            found = re.match(r"\s*(?:[\w./$-]*/)?keras-transformer (\S.*)", line)
+            if found:
+                yield found[1]
+
+
+def test_every_option_of_a_command_in_the_documents_exists():
+    parsers, seen = commands(), set()
+    for page in PAGES:
+        for line in command_lines(page.read_text(encoding="utf-8")):
+            words = shlex.split(re.split(r"\s#|[|<>;&]", line)[0])
+            if words[0] in ("COMMAND", "--help", "--version"):
+                continue
+            known = {option for action in parsers[words[0]]._actions for option in action.option_strings}
+            given = {word.partition("=")[0] for word in words[1:] if re.match(r"--\w", word)}
+            assert given <= known, f"{page.name}: {line}"
+            seen.add(words[0])
+    assert len(seen) > len(parsers) - 3
+
+
+def test_the_command_lines_of_the_readme_are_taken_by_the_parser():
+    for line in command_lines(read("README.md")):
+        words = shlex.split(re.split(r"\s#|[|<>;&]", line)[0])
+        assert isinstance(make_parser().parse_args(words), argparse.Namespace)
+
+
+def test_the_reference_and_the_readme_name_as_many_families_as_there_are():
+    for name in ("README.md", "README.ko.md", "docs/reference/index.md"):
+        (number,) = re.findall(r"\[(\d+)[^\]]*\]\([^)]*families\.md\)", read(name))
+        assert int(number) == len(FAMILIES), name
+
+
+def test_the_table_of_checkpoints_has_a_row_for_each_family():
+    table = read("docs/families.md").partition("| `model_type` |")[2].partition("\n\n")[0]
+    listed = {name for cell in first_cells(table) for name in re.findall(r"`([\w-]+)`", cell)}
+    assert listed - {"use_bidirectional_attention"} == set(FAMILIES)
+
+
+SIGNATURES = {
+    name: getattr(serving, name).signatures_class.descriptions
+    for name in dir(serving)
+    # A `TermTranslator` works in Python alone.
+    if hasattr(getattr(serving, name), "signatures_class") and name != "TermTranslator"
+}
+
+
+@pytest.mark.tensorflow
+def test_the_table_of_servables_names_each_signature():
+    rows = [list(map(str.strip, row.split("|"))) for row in read("docs/servables.md").splitlines()]
+    table = {row[1].split("`")[1]: row[3] for row in rows if len(row) == 5 and row[1].startswith("`")}
+    assert set(SIGNATURES) <= set(table)
+    for name, descriptions in SIGNATURES.items():
+        missing = [each for each in descriptions if f"`{each}`" not in table[name]]
+        assert not missing, f"{name}: {missing}"
+
+
+def test_the_table_of_an_export_has_the_signatures_of_a_translator():
+    assert first_cells(section(read("docs/export.md"), "Signatures")) == [
+        f"`{name}`" for name in SIGNATURES["Translator"]
+    ]
+
+
+def test_server_files_have_the_settings_that_the_pages_name():
+    docker, page = read("docs/docker.md"), read("docs/kubernetes.md")
+    batching = next(row for row in docker.splitlines() if row.startswith("| `batching.config`"))
+    assert re.findall(r"\d+", batching) == [
+        str(server_files.WAIT_MICROSECONDS // 1000),
+        str(server_files.STEPS_PER_BATCH),
+        str(server_files.MAX_WAITING_BATCHES),
+    ]
+    rows = {row.split("|")[1].strip(): row for row in page.splitlines() if row.startswith("| ")}
+    assert f"{kubernetes.CPUS} CPU for a portable export, {kubernetes.XLA_CPUS} for" in rows["`resources`"]
+    assert f"{kubernetes.SERVER_GIB} GiB" in rows["`resources`"]
+    assert f"{kubernetes.DRAIN} seconds, in a grace period of {kubernetes.DRAIN + 5}" in rows["`preStop`"]
+    assert f"lives {kubernetes.CONNECTION_AGE} seconds" in rows["`--grpc_channel_arguments`"]
+    assert f"user {kubernetes.USER}" in rows["`securityContext`"] and f"user {kubernetes.USER}" in docker
+
+
+def test_the_image_of_the_server_is_the_same_in_all_documents():
+    images = {
+        (page.name, image)
+        for page in PAGES
+        for image in re.findall(r"tensorflow/serving:[\w.-]+", page.read_text(encoding="utf-8"))
+        if page.name != "CHANGELOG.md"
+    }
+    assert images and {image.removesuffix("-gpu") for _, image in images} == {server_files.IMAGE}, images
+
+
+def test_names_of_the_package_in_architecture_and_records_exist():
+    """A name in backticks that ends with brackets or has a module in front is found in the package."""
+    modules = {
+        path.relative_to(ROOT / "keras_transformer").with_suffix("").as_posix().replace("/", ".")
+        for path in (ROOT / "keras_transformer").rglob("*.py")
+    }
+    wrong = []
+    for page in PAGES:
+        for name in re.findall(r"`kt\.([A-Za-z_]\w*(?:\.\w+)*)[`(]", page.read_text(encoding="utf-8")):
+            module, item = importlib.import_module("keras_transformer"), None
+            try:
+                for part in name.split("."):
+                    module, item = getattr(module, part), part
+            except AttributeError:
+                if name not in modules:
+                    wrong.append(f"{page.name}: kt.{name} ({item})")
+    assert not wrong
+
+
+def test_contributing_says_how_long_the_quick_tests_take():
+    """Budgets are seconds of one of two workers; the contracts on JAX take a minute more."""
+    minutes = sum(BUDGETS.values()) / 2 / 60 + 1
+    names = dict(zip(["five", "six", "seven", "eight", "nine", "ten"], range(5, 11), strict=True))
+    (said,) = re.findall(r"on both backends: (\w+) minutes on two cores", read("CONTRIBUTING.md"))
+    assert abs(names[said] - minutes) <= 1
