@@ -1,5 +1,6 @@
 """Settings of Sphinx. The source folder is the repository, so that links between documents work on a code site, too."""
 
+import functools
 import inspect
 import os
 import posixpath
@@ -13,14 +14,18 @@ sys.path.insert(0, str(DOCS))
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+from babel.messages.pofile import read_po
 from docutils import nodes
 from public_names import reference_context
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.i18n import search_image_for_language
+from sphinx.util.nodes import extract_messages
 
 from keras_transformer.cli.parser import make_parser
 from keras_transformer.version import __version__
 
+logger = logging.getLogger(__name__)
 project = "keras_transformer"
 author = "the keras_transformer contributors"
 copyright = author
@@ -61,6 +66,10 @@ nb_execution_mode = "off"  # `make course` executes them
 nb_merge_streams = True
 nb_output_stderr = "remove"
 IN_ENGLISH = {"ko": " (영어)"}  # after a link to a page that is not translated
+# Tables of texts in several languages.
+QUOTES = ("docs/learn/terms", "benchmarks/multi30k", "benchmarks/korean_english")
+WORD = re.compile(r"\b[A-Za-z][a-z]+\b")
+NOT_PROSE = re.compile(r"`[^`]*`|\]\([^)]*\)|[\uac00-\ud7a3].*", re.DOTALL)
 SIDEBAR = re.compile(r'<li class="toctree-l1[^>]*><a [^>]*href="([^"]*)">.*?(?=</a>)')  # its first level
 SOLUTION = {"en": ("Show a solution", "Hide the solution"), "ko": ("풀이 보기", "풀이 숨기기")}
 
@@ -170,6 +179,28 @@ def _is_translated(app, name):
     return app.config.language == "en" or name.startswith("docs/learn/course/") or catalog.exists()
 
 
+@functools.cache
+def _messages(catalog):
+    """Returns the texts that a catalogue translates, a set."""
+    with open(catalog, "rb") as stream:
+        return {entry.id for entry in read_po(stream)}
+
+
+def _warn_of_english(app, document):
+    """Warns of each sentence of a translated page that its catalogue lacks: the page would show it in English.
+
+    Numbers and names need no translation. The examples of the benchmarks and the terms are in their own languages.
+    """
+    name = app.env.docname
+    catalog = DOCS / "locale" / app.config.language / "LC_MESSAGES" / f"{name}.po"
+    if app.config.language == "en" or name in QUOTES or not catalog.exists():
+        return
+    for node, message in extract_messages(document):
+        is_english = node.get("translated") is False and message not in _messages(catalog)
+        if is_english and len(WORD.findall(NOT_PROSE.sub("", message))) > 2:
+            logger.warning("%s lacks %.100r", catalog.relative_to(DOCS), message, location=node)
+
+
 def _target(name, address):
     """Returns the page that a link of the page `name` leads to."""
     path = address.partition("#")[0].removesuffix(".html")
@@ -204,6 +235,7 @@ def _mark_sidebar(app, name, template, context, document):
 
 def setup(app):
     """Connects this file's functions."""
+    app.connect("doctree-read", _warn_of_english)
     app.connect("doctree-resolved", _mark_links)
     app.connect("html-page-context", _mark_sidebar, priority=600)  # after the theme, at 500
     app.connect("source-read", _files_in_their_language)
