@@ -5,6 +5,8 @@
 A slide shows a heading, the first two sentences of each paragraph, formulas, tables, code and pictures. The whole
 paragraphs are the speaker's notes (key S). Solutions are left out. Where Chromium is installed, each chapter becomes a
 PDF, too.
+
+Sphinx makes them, as it makes the site: slides of nbconvert load reveal.js and MathJax from other hosts.
 """
 
 import argparse
@@ -178,6 +180,7 @@ def print_pdfs(pages, program):
             executable_path=program, args=["--disable-background-networking"]
         )
         tab = chromium.new_page()
+        # reveal.js says when a deck is laid out. Chromium's `--print-to-pdf` prints too early on a busy machine.
         tab.add_init_script("window.addEventListener('pdf-ready', () => { window.isLaidOut = true; })")
         for page in tqdm.tqdm(pages, unit="deck"):
             tab.goto(f"{page.as_uri()}?print-pdf")

@@ -1,4 +1,7 @@
-"""Settings of Sphinx. The source folder is the repository, so that links between documents work on a code site, too."""
+"""Settings of Sphinx.
+
+The source folder is the repository, so that links between `docs` and `benchmarks` work on a code site, too.
+"""
 
 import functools
 import inspect
@@ -186,6 +189,13 @@ def _messages(catalog):
         return {entry.id for entry in read_po(stream)}
 
 
+def _leave_out_of_search(app, document):
+    """Lets the search find the titles alone of pages that name everything: answers stand in other pages."""
+    name = app.env.docname
+    if name.startswith("docs/decisions") or name in ("CHANGELOG", "benchmarks/tried"):
+        app.env.metadata[name]["nosearch"] = ""
+
+
 def _warn_of_english(app, document):
     """Warns of each sentence of a translated page that its catalogue lacks: the page would show it in English.
 
@@ -235,6 +245,7 @@ def _mark_sidebar(app, name, template, context, document):
 
 def setup(app):
     """Connects this file's functions."""
+    app.connect("doctree-read", _leave_out_of_search)
     app.connect("doctree-read", _warn_of_english)
     app.connect("doctree-resolved", _mark_links)
     app.connect("html-page-context", _mark_sidebar, priority=600)  # after the theme, at 500

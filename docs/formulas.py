@@ -1,4 +1,7 @@
-"""Formulas of the site as MathML, which browsers draw themselves: no script, and no load from the network."""
+"""Formulas of the site as MathML, which browsers draw themselves: no script, and no load from the network.
+
+Without a network MathJax, Sphinx's own way, would show the source of each formula.
+"""
 
 from docutils import nodes
 from latex2mathml.converter import convert

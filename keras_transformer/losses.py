@@ -30,7 +30,7 @@ def token_cross_entropy(targets, logits, label_smoothing=0.0):
     This is the label smoothing of "Attention Is All You Need", section 5.4 (Szegedy et al., 2015, section 7). It is
     computed as `log(sum(exp(logits))) - (1 - e) * logits[target] - e * mean(logits)`, without a one-hot tensor.
     The gradient is explicit too: `softmax - e / vocab_size`, minus `1 - e` at the target. The automatic gradient of
-    the gather would cost up to a fifth of a training step (docs/decisions.md).
+    the gather would cost up to a fifth of a training step (benchmarks/tried.md).
 
     Args:
         targets: int `(batch, target_len)`; an id outside the vocabulary gives NaN.

@@ -55,12 +55,30 @@ def test_every_public_module_is_in_the_reference():
 
 
 def test_every_page_of_the_site_is_in_a_table_of_contents():
-    listed = set(re.findall(r"^([\w./-]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE))
+    # The page of decisions lists its records.
+    lists = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in ("index.md", "decisions.md"))
+    listed = set(re.findall(r"^([\w./-]+)$", lists, re.MULTILINE))
     pages = {
         file.relative_to(DOCS).with_suffix("").as_posix()
         for file in [*DOCS.glob("*.md"), *DOCS.glob("*/*.md")]
     }
     assert pages - listed == {"index"}
+
+
+def test_every_record_of_a_decision_is_in_the_index():
+    files = sorted((DOCS / "decisions").glob("*.md"))
+    rows = re.findall(
+        r"^\| (\d+) \| ([\w, ]+) \| \[(.+)\]\(decisions/(.+)\) \| ([\d-]{10}) \| (.+) \|$",
+        (DOCS / "decisions.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    assert len(files) > 50 and [row[3] for row in rows] == [file.name for file in files]
+    for number, (file, row) in enumerate(zip(files, rows, strict=True), 1):
+        _, area, title, name, date, status = row
+        text = file.read_text(encoding="utf-8")
+        assert row[0] == str(number) and name.startswith(f"{number:04d}-")
+        assert text.startswith(f"# {number}. {title}\n\nDate: {date}. Status: {status}. Area: {area}.\n")
+        assert re.findall("^## (.+)$", text, re.MULTILINE) == ["Context", "Decision", "Consequence"]
 
 
 def pages_of_the_site():

@@ -20,7 +20,7 @@ _HELD = contextvars.ContextVar("held", default=MappingProxyType({}))
 held = _HELD.get
 
 # Largest number of tokens in a part of a batch of an int8 encoder, unless the part is one row. A batch of fewer than
-# half as many tokens stays whole. docs/decisions.md has the measurement.
+# half as many tokens stays whole. benchmarks/tried.md has the measurement.
 PART = 512
 
 # Number of hypotheses from which on an int8 model searches the halves of a batch side by side.

@@ -111,7 +111,7 @@ def matmul(x, y, transpose_y=False):
 
     A single row by a kernel, as in decoding one sentence, takes as long as reading the kernel. A product reads it in
     one thread. A batch of two halves, which are then added, is read in several: under XLA, and else from a few
-    megabytes on (docs/decisions.md).
+    megabytes on (benchmarks/tried.md).
 
     Args:
         x: `(..., rows, n)`.

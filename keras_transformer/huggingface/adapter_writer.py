@@ -1,4 +1,7 @@
-"""Writing of adapters of LoRA as PEFT loads them: adapter_config.json and adapter_model.safetensors."""
+"""Writing of adapters of LoRA as PEFT loads them: adapter_config.json and adapter_model.safetensors.
+
+The tensors that a family describes for `to_huggingface` name the modules, so no family needs a table for PEFT.
+"""
 
 import collections
 import math

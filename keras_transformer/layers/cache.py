@@ -88,7 +88,7 @@ class KVCache(NamedTuple):
 class SearchCache(KVCache):
     """A `KVCache` that only one search holds: writing changes it in place, where a copy would be most of the work.
 
-    So `write` invalidates the cache that it was called on. docs/decisions.md has the measurement.
+    So `write` invalidates the cache that it was called on. benchmarks/tried.md has the measurement.
     """
 
     __slots__ = ()

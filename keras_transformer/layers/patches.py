@@ -125,7 +125,7 @@ class PatchEmbedding(_Cutting):
     """Cuts pictures, videos or series into patches, multiplies each with one matrix, and adds a bias.
 
     Dosovitskiy et al., 2021, "An Image is Worth 16x16 Words", section 3.1, equation 1. Patches come row by row. One
-    product computes it; a convolution of that stride gives the same (docs/decisions.md). With three sizes the patches
+    product computes it; a convolution of that stride gives the same (benchmarks/tried.md). With three sizes the patches
     are tubelets of a video (Arnab et al., 2021, "ViViT", section 3.2).
 
     Args:

@@ -17,6 +17,7 @@ function translatePage() {
 class Viewer {
   constructor() {
     this.page = data.live ? new LivePage(data.live, bytesOf(byId("weights").textContent.trim())) : null;
+    // The mean shows more of what a translation reads than any one head.
     this.state = { group: 0, layer: 0, head: MEAN, row: 0, column: 0, heads: new Set() };
     this.map = new HeadMap(byId("map"));
     this.job = 0; // counts translations, so that an older one ends when a newer one begins

@@ -133,6 +133,8 @@ def _attentions(stack, name):
 def recorded_vectors(attentions):
     """Records the queries, keys and values of plain attention layers while a model runs.
 
+    It notes the inputs of each `call`, so layers return nothing more, and an overridden `call` is the one recorded.
+
     Args:
         attentions: A dict from a group's name to the list of its layers.
 

@@ -80,6 +80,7 @@ class SentencePiece {
       any = true;
     });
     this.unknownScore = Math.fround(worst - UNKNOWN_PENALTY);
+    // The model's own map: `normalize("NFKC")` of JavaScript gives other characters.
     const map = this.normalizer.character_map;
     this.characterMap = map ? new CharacterMap(bytesOf(map)) : null;
   }

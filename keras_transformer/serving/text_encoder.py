@@ -169,6 +169,9 @@ class TextEncoder(Servable):
 
 
 def _segments(token_ids, sep_id):
-    """Returns the segment of each token, int32 `(batch, length)`: 0 up to the first `[SEP]`, 1 after it."""
+    """Returns the segment of each token, int32 `(batch, length)`: 0 up to the first `[SEP]`, 1 after it.
+
+    No tokenizer makes a `[SEP]` of a text, so the ids alone say where the second text begins.
+    """
     ends = tf.cast(token_ids == sep_id, tf.int32)
     return tf.minimum(tf.cumsum(ends, axis=1, exclusive=True), 1)

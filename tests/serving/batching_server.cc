@@ -1,4 +1,4 @@
-// A server with the batching of TensorFlow Serving, for the tests.
+// A server with the batching of TensorFlow Serving, for the tests: no package registry has its binary.
 //
 // TensorFlow Serving is a loader (LoadSavedModel), a session (Session::Run) and a scheduler (SharedBatchScheduler).
 // All three belong to TensorFlow, so its package holds them. TensorFlow Serving adds only the class BatchingSession

@@ -71,7 +71,7 @@ def store_weights(model, narrow):
     """Prepares a model's weights for an export.
 
     With `narrow`, matrices are stored as bfloat16. A server widens them to float32 once, when it loads the export: a
-    search reads the weights many times, and CPUs multiply bfloat16 slower (docs/decisions.md).
+    search reads the weights many times, and CPUs multiply bfloat16 slower (docs/decisions/0022-bfloat16-is-stored.md).
 
     Args:
         model: A built `keras.Model`.
