@@ -31,6 +31,8 @@ def check_slot(index):
 class KVCache(NamedTuple):
     """Keys and values of one attention layer, one slot for each token.
 
+    With grouped queries `num_heads` is the number of heads of the keys.
+
     key: `(batch, num_heads, length, key_dim)`.
     value: `(batch, num_heads, length, value_dim)`.
     """
