@@ -108,6 +108,10 @@ class Proxy:
                 state = " down" if server in down else ""
                 old = f"server 10.0.0.{i}:{number} max_fails=0"
                 changes[f"{old};"] = f"server 127.0.0.1:{port} max_fails=0{state};"
+        self.write_configuration(text, changes)
+
+    def write_configuration(self, text, changes):
+        """Writes a configuration with each old text replaced by a new one."""
         for old, new in changes.items():
             assert old in text, old
             text = text.replace(old, new)
