@@ -191,23 +191,27 @@ def test_the_image_of_the_server_is_the_same_in_all_documents():
     assert images and {image.removesuffix("-gpu") for _, image in images} == {server_files.IMAGE}, images
 
 
-def test_names_of_the_package_in_architecture_and_records_exist():
-    """A name in backticks that ends with brackets or has a module in front is found in the package."""
-    modules = {
-        path.relative_to(ROOT / "keras_transformer").with_suffix("").as_posix().replace("/", ".")
-        for path in (ROOT / "keras_transformer").rglob("*.py")
-    }
+def test_public_names_in_the_documents_exist():
     wrong = []
     for page in PAGES:
         for name in re.findall(r"`kt\.([A-Za-z_]\w*(?:\.\w+)*)[`(]", page.read_text(encoding="utf-8")):
-            module, item = importlib.import_module("keras_transformer"), None
+            item = importlib.import_module("keras_transformer")
             try:
                 for part in name.split("."):
-                    module, item = getattr(module, part), part
+                    item = getattr(item, part)
             except AttributeError:
-                if name not in modules:
-                    wrong.append(f"{page.name}: kt.{name} ({item})")
+                wrong.append(f"{page.name}: kt.{name}")
     assert not wrong
+
+
+def test_files_that_the_documents_name_exist():
+    pattern = (
+        r"`(?:pytest )?((?:tests|benchmarks|examples)/[\w./-]+\.(?:py|md|jsonl|json|log|mjs|go))`"
+    )
+    named = {
+        (page.name, name) for page in PAGES for name in re.findall(pattern, page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 30 and not {each for each in named if not (ROOT / each[1]).exists()}
 
 
 def test_contributing_says_how_long_the_quick_tests_take():
