@@ -205,9 +205,7 @@ def test_public_names_in_the_documents_exist():
 
 
 def test_files_that_the_documents_name_exist():
-    pattern = (
-        r"`(?:pytest )?((?:tests|benchmarks|examples)/[\w./-]+\.(?:py|md|jsonl|json|log|mjs|go))`"
-    )
+    pattern = r"`(?:pytest )?((?:tests|benchmarks|examples)/[\w./-]+\.(?:py|md|jsonl|json|log|mjs|go))`"
     named = {
         (page.name, name) for page in PAGES for name in re.findall(pattern, page.read_text(encoding="utf-8"))
     }

@@ -146,6 +146,8 @@ def test_the_tutorial_holds_out_pairs_that_are_not_trained_on(tmp_path, monkeypa
             "masks",
             "plots",
             "parts",
+            "change_a_model",
+            "shapes_of_inputs",
             "ports",
             "attention_in_your_model",
             "training",
