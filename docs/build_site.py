@@ -26,6 +26,7 @@ from sphinx.cmd.build import main as sphinx
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 COURSE = ROOT / "course"
+RUN = ROOT / "demo" / "run"  # of `make demo`
 DOWNLOADS = {"en": "Download this chapter as a notebook", "ko": "이 장을 노트북으로 내려받기"}
 DRAWING = {  # on the fold over code that only draws
     "en": ("Show the code of the picture", "Hide the code of the picture"),
@@ -161,6 +162,16 @@ def help_screen_readers(site):
         page.write_text(SCROLLS.sub(r'<\1 tabindex="0"', text), encoding="utf-8")
 
 
+def write_viewer(language, output):
+    """Writes the attention viewer with the demo's model, for the first page of the site; `make demo` trains it."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    from demo import SENTENCES
+    from keras_transformer import plots, serving
+
+    page = plots.attention(serving.load(RUN), list(SENTENCES), precision="int8", language=language)
+    page.save(output / "docs" / "live_viewer.html")
+
+
 def build(language, output):
     """Builds one language of the site; returns Sphinx's exit code."""
     place_chapters(language)
@@ -174,6 +185,8 @@ def build(language, output):
         "auto",
         "-D",
         f"language={language}",
+        "-D",
+        f"live_viewer={int(RUN.is_dir())}",
         "-d",
         str(cache),
         "-c",
@@ -207,6 +220,8 @@ def main(arguments=None):
         output = options.output if language == first else options.output / language
         if code := build(language, output):
             return code
+        if RUN.is_dir():
+            write_viewer(language, output)
         (output / "index.html").write_text(FORWARD.format("docs/index.html"), encoding="utf-8")
     help_screen_readers(options.output)
     wrong = list(broken_links(options.output.resolve()))

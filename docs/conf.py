@@ -74,6 +74,19 @@ QUOTES = ("docs/learn/terms", "benchmarks/multi30k", "benchmarks/korean_english"
 WORD = re.compile(r"\b[A-Za-z][a-z]+\b")
 NOT_PROSE = re.compile(r"`[^`]*`|\]\([^)]*\)|[\uac00-\ud7a3].*", re.DOTALL)
 SIDEBAR = re.compile(r'<li class="toctree-l1[^>]*><a [^>]*href="([^"]*)">.*?(?=</a>)')  # its first level
+LIVE_VIEWER = {
+    "en": (
+        "Type a Korean sentence:",
+        "the demo's model translates it in this page. It knows 479 word forms, such as those of the list.",
+        "All heads and numbers",
+    ),
+    "ko": (
+        "한국어 문장을 써 보세요.",
+        "데모의 모델이 이 페이지 안에서 번역합니다. 목록의 문장처럼 479개 어형만 압니다.",
+        "모든 헤드와 숫자 보기",
+    ),
+}
+VIEWER = "live_viewer.html"
 SOLUTION = {"en": ("Show a solution", "Hide the solution"), "ko": ("풀이 보기", "풀이 숨기기")}
 
 autosummary_generate = True
@@ -117,6 +130,23 @@ gettext_compact = False
 gettext_uuid = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+
+
+class LiveViewer(SphinxDirective):
+    """Shows the attention viewer with the demo's model in a frame; without that model, nothing.
+
+    `build_site.py` writes the page beside the one that shows it.
+    """
+
+    def run(self):
+        if not self.config.live_viewer:
+            return []
+        label, note, more = LIVE_VIEWER[self.config.language]
+        frame = (
+            f'<p class="viewer"><strong>{label}</strong> {note} <a href="{VIEWER}">{more}</a></p>'
+            f'<iframe class="viewer" src="{VIEWER}#short" title="{label}" sandbox="allow-scripts"></iframe>'
+        )
+        return [nodes.raw("", frame, format="html")]
 
 
 class CommandHelp(SphinxDirective):
@@ -255,3 +285,5 @@ def setup(app):
     app.connect("autodoc-skip-member", _skip)
     app.connect("autodoc-process-signature", _signature)
     app.add_directive("command-help", CommandHelp)
+    app.add_directive("live-viewer", LiveViewer)
+    app.add_config_value("live_viewer", False, "env", types=[bool])

@@ -26,6 +26,8 @@ PAGES = (
     "docs/attention_in_your_model",
     "docs/own_attention",
     "docs/ports",
+    "docs/change_a_model",
+    "docs/shapes_of_inputs",
     "docs/examples",
     "docs/decoding",
     "docs/own_decoding",

@@ -173,6 +173,10 @@ def test_the_site_is_built_without_a_warning(tmp_path):
         and "인코더, N층" in korean
         and "Which checkpoints can be read? (영어)</a>" in korean
     )
+    if (ROOT / "demo" / "run").is_dir():
+        front = (tmp_path / "html" / "docs" / "index.html").read_text(encoding="utf-8")
+        assert "live_viewer.html#short" in front
+        assert (tmp_path / "html" / "ko" / "docs" / "live_viewer.html").is_file()
     for language, picture in (("", "masks.png"), ("ko/", "masks.ko.png")):
         assert picture in (tmp_path / "html" / f"{language}docs" / "plots.html").read_text(encoding="utf-8")
     page = (

@@ -96,6 +96,8 @@ def test_the_reference_lists_the_commands_of_the_parser():
     (row,) = (row for row in read("docs/reference/index.md").splitlines() if "| `kt.cli` |" in row)
     listed = [name.removeprefix("keras-transformer ") for name in re.findall(r"`([a-z -]+)`", row)]
     assert listed == list(commands())
+    (listed,) = re.findall(r"^- `keras-transformer (train \|[^`]+)`", read("CHANGELOG.md"), re.MULTILINE)
+    assert listed.split()[::2] == list(commands()) and set(listed.split()[1::2]) == {"|"}
 
 
 def command_lines(text):

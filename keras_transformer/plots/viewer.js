@@ -22,6 +22,8 @@ class Viewer {
     this.map = new HeadMap(byId("map"));
     this.job = 0; // counts translations, so that an older one ends when a newer one begins
     this.busy = false;
+    // A page in a frame of another page shows the text and the lines alone.
+    document.documentElement.classList.toggle("short", location.hash === "#short");
     translatePage();
     this.describe();
     this.listen();

@@ -403,3 +403,18 @@ def test_command_without_a_page_writes_nothing(tiny_run, tmp_path, capsys):
     assert main(["show", str(tmp_path / "missing"), "a", "--output", str(page)]) != 0
     assert main(["show", str(tiny_run), " ", "--no-live", "--output", str(page)]) != 0
     assert "error" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_what_a_short_page_hides_is_in_the_page():
+    """The first page of the site shows the viewer in a frame, with `#short`: the text and the lines alone."""
+    folder = resources.files("keras_transformer.plots")
+    page, style, script = (
+        (folder / f"viewer.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
+    )
+    assert 'classList.toggle("short", location.hash === "#short")' in script
+    hidden = re.search(r"\.short :is\((.+)\) \{ display: none; \}", style)[1]
+    names = re.findall(r'[.#]([\w-]+)|\[aria-labelledby="([\w-]+)"\]', hidden)
+    assert len(names) >= 6
+    for kind in map("".join, names):
+        assert re.search(rf'(class|id|aria-labelledby)="[^"]*\b{kind}\b', page), kind
+    assert not {"ask", "answer", "lines", "step"} & {"".join(each) for each in names}
