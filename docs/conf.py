@@ -144,7 +144,7 @@ class LiveViewer(SphinxDirective):
         label, note, more = LIVE_VIEWER[self.config.language]
         frame = (
             f'<p class="viewer"><strong>{label}</strong> {note} <a href="{VIEWER}">{more}</a></p>'
-            f'<iframe class="viewer" src="{VIEWER}#short" title="{label}" sandbox="allow-scripts"></iframe>'
+            f'<iframe class="viewer" src="{VIEWER}?short" title="{label}" sandbox="allow-scripts"></iframe>'
         )
         return [nodes.raw("", frame, format="html")]
 

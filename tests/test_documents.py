@@ -175,7 +175,7 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     )
     if (ROOT / "demo" / "run").is_dir():
         front = (tmp_path / "html" / "docs" / "index.html").read_text(encoding="utf-8")
-        assert "live_viewer.html#short" in front
+        assert "live_viewer.html?short" in front
         assert (tmp_path / "html" / "ko" / "docs" / "live_viewer.html").is_file()
     for language, picture in (("", "masks.png"), ("ko/", "masks.ko.png")):
         assert picture in (tmp_path / "html" / f"{language}docs" / "plots.html").read_text(encoding="utf-8")

@@ -23,7 +23,7 @@ class Viewer {
     this.job = 0; // counts translations, so that an older one ends when a newer one begins
     this.busy = false;
     // A page in a frame of another page shows the text and the lines alone.
-    document.documentElement.classList.toggle("short", location.hash === "#short");
+    document.documentElement.classList.toggle("short", location.search === "?short");
     translatePage();
     this.describe();
     this.listen();

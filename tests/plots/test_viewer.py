@@ -406,12 +406,12 @@ def test_command_without_a_page_writes_nothing(tiny_run, tmp_path, capsys):
 
 
 def test_what_a_short_page_hides_is_in_the_page():
-    """The first page of the site shows the viewer in a frame, with `#short`: the text and the lines alone."""
+    """The first page of the site shows the viewer in a frame, with `?short`: the text and the lines alone."""
     folder = resources.files("keras_transformer.plots")
     page, style, script = (
         (folder / f"viewer.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
     )
-    assert 'classList.toggle("short", location.hash === "#short")' in script
+    assert 'classList.toggle("short", location.search === "?short")' in script
     hidden = re.search(r"\.short :is\((.+)\) \{ display: none; \}", style)[1]
     names = re.findall(r'[.#]([\w-]+)|\[aria-labelledby="([\w-]+)"\]', hidden)
     assert len(names) >= 6
