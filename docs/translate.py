@@ -25,6 +25,7 @@ PAGES = (
     "docs/vocabulary",
     "docs/attention_in_your_model",
     "docs/own_attention",
+    "docs/parts",
     "docs/ports",
     "docs/change_a_model",
     "docs/shapes_of_inputs",
