@@ -110,17 +110,6 @@ def test_local_mask_of_a_later_chunk():
     np.testing.assert_array_equal(as_numpy(mask)[0, 0], matrix("0 1 1 1 1 1 0\n0 0 1 1 1 1 1"))
 
 
-def test_causal_window():
-    mask = masks.combine(masks.look_ahead_mask(4), masks.local_mask(4, 2))
-    table = """
-        1 0 0 0
-        1 1 0 0
-        0 1 1 0
-        0 0 1 1
-    """
-    np.testing.assert_array_equal(as_numpy(mask)[0, 0], matrix(table))
-
-
 @pytest.mark.parametrize("window", [0, -3])
 def test_local_mask_refuses_a_window_that_sees_nothing(window):
     with pytest.raises(ValueError, match=rf"`window` must be a positive integer.*window={window}\."):
@@ -172,11 +161,6 @@ def test_a_token_mask_gets_rank_2(shape, dtype):
     mask = np.random.default_rng(0).integers(0, 2, shape)
     result = as_numpy(masks.as_token_mask(mask.astype(dtype)))
     np.testing.assert_array_equal(result, mask.astype(bool).reshape(2, 7))
-
-
-def test_the_padding_mask_is_a_token_mask():
-    ids = np.array([[5, 7, 0], [3, 0, 4]])
-    np.testing.assert_array_equal(as_numpy(masks.as_token_mask(masks.padding_mask(ids))), ids != 0)
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 5, 7), (2, 3, 1, 7), (2, 1, 5, 7)])

@@ -27,13 +27,6 @@ def test_rate_of_the_paper(step, rate):
     np.testing.assert_allclose(as_numpy(WarmupSchedule(512)(step)), rate, rtol=1e-6)
 
 
-@pytest.mark.parametrize("warmup_steps", [1, 7, 101])
-def test_peak_is_the_last_step_of_the_warmup(warmup_steps):
-    rates = as_numpy(WarmupSchedule(13, warmup_steps)(np.arange(3 * warmup_steps + 2)))
-    assert rates.argmax() == warmup_steps - 1
-    np.testing.assert_allclose(rates.max(), (13 * warmup_steps) ** -0.5, rtol=1e-5)
-
-
 def test_rise_is_linear_and_fall_is_the_inverse_root():
     rates = as_numpy(WarmupSchedule(4, 5)(np.arange(20)))
     np.testing.assert_allclose(rates[:5], np.arange(1, 6) * 0.5 * 5**-1.5, rtol=1e-5)
@@ -71,14 +64,6 @@ def test_optimizer_takes_the_rate_of_its_own_step():
     optimizer.apply_gradients([(ops.ones(()), variable)])
     np.testing.assert_allclose(first, -(0.5 * 3**-1.5), rtol=1e-5)
     np.testing.assert_allclose(float(as_numpy(variable)) - first, -(0.5 * 2 * 3**-1.5), rtol=1e-5)
-
-
-def test_config_round_trip():
-    schedule = WarmupSchedule(13, 7, 0.3)
-    assert schedule.get_config() == {"d_model": 13, "warmup_steps": 7, "scale": 0.3}
-    optimizer = keras.optimizers.Adam(schedule)
-    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
-    np.testing.assert_allclose(as_numpy(again.learning_rate), as_numpy(schedule(0)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("wrong", [{"d_model": 0}, {"warmup_steps": 0}, {"scale": -1.0}])
@@ -121,13 +106,14 @@ def test_rates_by_hand(schedule, rates):
 @pytest.mark.parametrize(
     "schedule",
     [
+        WarmupSchedule(13, 7, 0.3),
         InverseSquareRootSchedule(0.8, 7, 0.1),
         LinearSchedule(0.8, 11, 7, 0.1, 0.2),
         CosineSchedule(0.8, 11, 7, 0.1, 0.2),
     ],
     ids=lambda schedule: type(schedule).__name__,
 )
-def test_other_schedules_come_back_from_their_config(schedule):
+def test_schedules_come_back_from_their_config(schedule):
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
     assert type(again) is type(schedule)
     assert again.get_config() == schedule.get_config()

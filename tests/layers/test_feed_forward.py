@@ -100,27 +100,6 @@ def test_gated_small_values_by_hand():
     assert_close(layer(np.array([[[2.0, -1.0]]], "float32")), np.array([[[30.0, 42.0]]]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", [(7, 5), (2, 3, 7, 5), (0, 3, 5)])
-@EACH_CLASS
-def test_inputs_of_any_rank_agree_with_keras(layer_class, shape):
-    layer, x = layer_class(11, "gelu", use_bias=True), normal(*shape)
-    layer.build(shape)
-    randomized(layer)
-
-    def dense(projection, x):
-        twin = keras.layers.Dense(projection.kernel.shape[1])
-        twin.build(x.shape)
-        twin.set_weights(projection.get_weights())
-        return twin(x)
-
-    inner = dense(layer.inner, x)
-    hidden = keras.activations.gelu(inner)
-    if layer_class is GatedFeedForward:
-        hidden = keras.activations.gelu(dense(layer.gate, x)) * inner
-    assert_close(layer(x), dense(layer.outer, hidden))
-
-
 def test_a_sequential_model_takes_vectors():
     model = keras.Sequential([keras.Input((16,)), FeedForward(32), keras.layers.Dense(1)])
     assert model(normal(3, 16)).shape == (3, 1)

@@ -201,6 +201,7 @@ LAYERS = pytest.mark.parametrize("layer_class", [layers.EncoderLayer, layers.Dec
             {"attention": attention(), "attention_dropout": 0.1},
             "Pass either `attention_dropout` or `attention`",
         ),
+        ({"attention": attention(), "key_dim": 4}, "Pass either `key_dim` or `attention`, not both"),
         ({"feed_forward": FEED_FORWARD["gated"](), "d_ff": 5}, "Pass either `d_ff` or `feed_forward`"),
         (
             {"feed_forward": FEED_FORWARD["gated"](), "activation_dropout": 0.1},

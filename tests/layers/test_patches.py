@@ -26,19 +26,6 @@ def test_patches_come_row_by_row_by_hand():
     assert_close(layer(image), np.array([[[0.0, 15.0], [2.0, 17.0]]]))
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("patch_size", [2, (2, 3), (4, 1)])
-def test_it_is_a_convolution_of_that_stride(patch_size, channels):
-    layer, images = PatchEmbedding(patch_size, 5), normal(2, 8, 6, channels)
-    layer(images)
-    randomized(layer)
-    height, width = layer.patch_size
-    convolved = ops.conv(ops.convert_to_tensor(images), layer.projection.kernel, (height, width), "valid")
-    expected = ops.reshape(convolved, (2, -1, 5)) + layer.projection.bias
-    assert_close(layer(images), expected)
-    assert layer(images).shape == (2, (8 // height) * (6 // width), 5)
-
-
 RANKS = {
     "a series": ((2, 12, 3), (4,), 2),
     "pictures": ((2, 9, 10, 3), (3, 4), (2, 3)),

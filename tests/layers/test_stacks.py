@@ -370,10 +370,6 @@ def changed_feed_forward(layer):
         ),
         (changed_feed_forward(keras.layers.Dense(5)), "must have the shape of its input"),
         (changed_feed_forward(keras.layers.GlobalAveragePooling1D()), "must have the shape of its input"),
-        (
-            lambda: EncoderLayer(d_ff=D_FF, attention=MultiHeadAttention(HEADS), key_dim=4),
-            "Pass either `key_dim` or `attention`, not both",
-        ),
         (lambda: DecoderLayer(HEADS, D_FF)(X, memory_padding_mask=MEMORY_REAL), "needs a `memory`"),
     ],
 )

@@ -303,8 +303,6 @@ def test_a_head_keeps_its_arguments_and_says_its_shape(head, default, shape):
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda: ClassificationHead(0), "num_classes=0"),
-        (lambda: ClassificationHead(2, 1.0), "dropout=1.0"),
         (lambda: TaggingHead(2, labels=["a"]), r"num_classes=2. Received: labels=\['a'\]"),
         (lambda: TaggingHead(2, labels=[0, 1]), r"num_classes=2. Received: labels=\[0, 1\]"),
         (

