@@ -158,6 +158,18 @@ def test_n_best_may_be_the_number_of_all_hypotheses():
     assert np.all(found.tokens[0, len(expected) :] == PAD) and np.all(found.lengths[0, len(expected) :] == 0)
 
 
+def test_each_row_has_its_own_limit():
+    logits = table(3, batch=3)
+    limits = np.array([2, 4, 0], "int32")
+    found = found_by(Beam(EVERY, n_best=2), logits, max_length=limits)
+    for row in range(2):
+        assert_found(found, row, best_of(logits[row], 2, 0.6, "wu", length=int(limits[row])))
+    assert found.lengths[2].tolist() == [0, 0] and found.scores[2].tolist() == [0.0, -np.inf]
+
+
+# Where a search begins and ends
+
+
 @pytest.mark.parametrize(("normalization", "penalty"), [("wu", 0.6), ("length", 3.0)])
 def test_a_beam_of_one_is_greedy(normalization, penalty):
     logits = table(1, batch=31, length=9)
@@ -190,18 +202,6 @@ def test_search_stops_when_no_open_hypothesis_can_win_and_not_before():
         assert calls == list(range(turns))
 
 
-def test_each_row_has_its_own_limit():
-    logits = table(3, batch=3)
-    limits = np.array([2, 4, 0], "int32")
-    found = found_by(Beam(EVERY, n_best=2), logits, max_length=limits)
-    for row in range(2):
-        assert_found(found, row, best_of(logits[row], 2, 0.6, "wu", length=int(limits[row])))
-    assert found.lengths[2].tolist() == [0, 0] and found.scores[2].tolist() == [0.0, -np.inf]
-
-
-# Diverse beam search
-
-
 @pytest.mark.parametrize(
     "strategy", [Beam(4, n_best=4), DiverseBeam(4, groups=2, n_best=4)], ids=["beam", "diverse"]
 )
@@ -223,6 +223,9 @@ def test_a_row_that_ended_before_its_first_step_is_one_result(strategy):
     assert found.lengths[0].tolist() == [2, 0, 0, 0]
     assert np.isfinite(found.scores[0, 0]) and np.all(found.scores[0, 1:] == -np.inf)
     assert np.all(np.isfinite(found.scores[1]))
+
+
+# Diverse beam search
 
 
 def diverse_reference(logits, width, groups, diversity, length, penalty):

@@ -1,4 +1,4 @@
-"""Attention: examples worked by hand, then the numbers of NumPy and of Keras, then masks and refusals."""
+"""Attention: examples worked by hand, then the numbers of NumPy and of Keras, then promises and refusals."""
 
 import keras
 import numpy as np
@@ -116,7 +116,7 @@ def test_shuffled_tokens_give_shuffled_outputs_without_positions():
     assert_close(layer(backwards, backwards), as_numpy(layer(x, x))[:, ::-1])
 
 
-# Parity: with Keras, and with the paper in NumPy
+# The numbers of the paper in NumPy, and of Keras
 
 
 def allowed(*shape):
@@ -141,6 +141,24 @@ CALLS = {
         "use_causal_mask": True,
     },
 }
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_agrees_with_numpy(call):
+    arguments = CALLS[call]
+    layer = built(query(), value())
+    mask = np.ones((BATCH, HEADS, TARGET_LEN, SOURCE_LEN), bool)
+    for name in ("value_mask", "key_mask"):
+        if name in arguments:
+            mask &= arguments[name][:, None, None, :]
+    if "attention_mask" in arguments:
+        given = arguments["attention_mask"]
+        mask &= given[:, None] if given.ndim == 3 else given
+    if arguments.get("use_causal_mask"):
+        mask &= np.tril(np.ones((TARGET_LEN, SOURCE_LEN), bool))
+    expected = reference_attention(weights_of(layer), query(), value(), allowed=mask)
+    assert_close(layer(query(), value(), return_attention_scores=True, **arguments), expected)
+    assert_close(layer(query(), value(), **arguments), expected[0])
 
 
 def keras_twin(layer, inputs, **arguments):
@@ -194,24 +212,6 @@ def test_query_mask_agrees_with_keras_on_real_rows():
     assert_close(found[~queries_real], np.broadcast_to(bias, (3, FEATURES)))
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_agrees_with_numpy(call):
-    arguments = CALLS[call]
-    layer = built(query(), value())
-    mask = np.ones((BATCH, HEADS, TARGET_LEN, SOURCE_LEN), bool)
-    for name in ("value_mask", "key_mask"):
-        if name in arguments:
-            mask &= arguments[name][:, None, None, :]
-    if "attention_mask" in arguments:
-        given = arguments["attention_mask"]
-        mask &= given[:, None] if given.ndim == 3 else given
-    if arguments.get("use_causal_mask"):
-        mask &= np.tril(np.ones((TARGET_LEN, SOURCE_LEN), bool))
-    expected = reference_attention(weights_of(layer), query(), value(), allowed=mask)
-    assert_close(layer(query(), value(), return_attention_scores=True, **arguments), expected)
-    assert_close(layer(query(), value(), **arguments), expected[0])
-
-
 def test_attention_mask_of_rank_2_is_of_targets_and_sources():
     """Even where the batch is as large as the target: Keras reads it so, and no other way."""
     layer, x = built(query(), value()), normal(TARGET_LEN, TARGET_LEN, FEATURES)
@@ -220,6 +220,72 @@ def test_attention_mask_of_rank_2_is_of_targets_and_sources():
     assert_close(found, reference_attention(weights_of(layer), x, memory, allowed=mask[None, None]))
     theirs = keras_twin(layer, (x, memory))
     assert_close(found, by_keras(theirs, x, memory, attention_mask=mask))
+
+
+# Options that Keras does not have
+
+
+def test_a_soft_cap_bounds_the_products():
+    q, k, v = (normal(2, 3, length, 4) for length in (5, 7, 7))
+    found, scores = dot_product_attention(q, k, v, scale=1.0, soft_cap=0.5)
+    products = 0.5 * np.tanh(np.einsum("bhqd,bhkd->bhqk", q, k) / 0.5)
+    expected = np.exp(products) / np.exp(products).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(as_numpy(scores), expected, atol=1e-6)
+    np.testing.assert_allclose(as_numpy(found), expected @ v, atol=1e-5)
+    x = 5 * normal(2, 7, 6)
+    capped, plain = (built(x, x, soft_cap=cap) for cap in (0.5, None))
+    assert np.abs(as_numpy(capped(x, x)) - as_numpy(plain(x, x))).max() > 1e-2
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_a_norm_over_heads_is_one_over_the_whole_projection(kind):
+    x = normal(2, 7, 8)
+    layer = built(x, x, num_key_value_heads=1, query_key_norm=kind, norm_over_heads=True, norm_epsilon=0.2)
+    weights, own = weights_of(layer), {}
+    for name, heads in (("query", HEADS), ("key", 1)):
+        of_norm = under(weights, f"{name}_norm")
+        assert {each.shape for each in of_norm.values()} == {(heads, KEY_DIM)}
+        of_norm = {name: each.reshape(-1) for name, each in of_norm.items()}
+        projected = as_numpy(getattr(layer, f"{name}_dense")(x)).astype("float64").reshape(2, 7, -1)
+        normed = {"rms": rms_norm, "layer": layer_norm}[kind](of_norm, projected, 0.2)
+        own[name] = normed.reshape(2, 7, heads, KEY_DIM).transpose(0, 2, 1, 3)
+    _, scores = layer(x, x, return_attention_scores=True)
+    powers = np.exp(own["query"] @ own["key"].swapaxes(2, 3) / KEY_DIM**0.5)
+    assert_close(scores, powers / powers.sum(axis=-1, keepdims=True))
+
+
+def test_output_bias_may_be_left_out():
+    layer = MultiHeadAttention(2, 3, output_bias=False)
+    layer.build((1, 5, 6), (1, 5, 6))
+    assert layer.output_dense.bias is None
+    assert layer.query_dense.bias is not None
+    assert type(layer).from_config(layer.get_config()).output_bias is False
+
+
+@pytest.mark.parametrize("batches", [(1, 3), (3, 1)], ids=["learned queries", "one memory"])
+def test_a_batch_of_one_is_repeated(batches):
+    queries, values = (
+        normal(batch, length, 4, seed=batch) for batch, length in zip(batches, (5, 7), strict=True)
+    )
+    layer = MultiHeadAttention(2, 3)
+    layer.build(queries.shape, values.shape)
+    randomized(layer)
+    whole = [np.repeat(x, 3 // len(x), axis=0) for x in (queries, values)]
+    masks = {"attention_mask": np.tri(5, 7, dtype=bool)[None].repeat(3, axis=0)}
+    results = [layer(*inputs, **masks, return_attention_scores=True) for inputs in ((queries, values), whole)]
+    assert_close(*results, 1e-6)
+    assert layer.compute_output_shape(queries.shape, values.shape) == (3, 5, 4)
+    inputs = [keras.Input(batch_shape=x.shape) for x in (queries, values)]
+    output = layer(*inputs)
+    assert output.shape == (3, 5, 4)
+    assert_close(keras.Model(inputs, output)([queries, values]), layer(*whole), 1e-6)
+
+
+def test_positions_may_be_arrays_of_numpy():
+    x = normal(1, 5, 8)
+    attention = MultiHeadAttention(2, 4, positions=ALiBi())
+    expected = attention(x, x)
+    assert_close(attention(x, x, index=Place(positions=np.arange(5), key_positions=np.arange(5))), expected)
 
 
 # Rows that may attend to nothing
@@ -270,7 +336,34 @@ def test_implicit_masks_are_read_and_left_alone():
     assert all(mask is not None and mask_of(x) is mask for x, mask in zip(masked, before, strict=True))
 
 
-# Numbers
+def test_an_implicit_mask_is_not_read_with_a_cache():
+    marked = with_mask(normal(1, 5, 8), np.ones((1, 5), bool))
+    MultiHeadAttention(2, 4)(marked, marked, cache=CACHE, use_causal_mask=True)
+
+
+# The cache
+
+
+def test_projected_memory_gives_the_same_output():
+    layer = built(query(), value())
+    memory = layer.project_memory(value())
+    assert isinstance(memory, KVCache)
+    causal = look_ahead_mask(TARGET_LEN, SOURCE_LEN)
+    output, scores = layer(query(), memory, attention_mask=causal, return_attention_scores=True)
+    expected = layer(query(), value(), use_causal_mask=True, return_attention_scores=True)
+    assert_close((output, scores), expected, 1e-6)
+    mask = np.tril(np.ones((TARGET_LEN, SOURCE_LEN), bool))
+    assert_close((output, scores), reference_attention(weights_of(layer), query(), value(), allowed=mask))
+
+
+def test_project_memory_works_in_a_functional_model():
+    layer = built(query(), value())
+    x, memory = keras.Input(query().shape[1:]), keras.Input(value().shape[1:])
+    model = keras.Model([x, memory], layer(x, layer.project_memory(memory)))
+    assert_close(model([query(), value()]), layer(query(), value()))
+
+
+# Precision, first weights and derivatives
 
 
 @needs_bfloat16
@@ -281,6 +374,16 @@ def test_softmax_is_float32_under_mixed_bfloat16():
     _, weights = dot_product_attention(key[:, :, :1], key, key)
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
     np.testing.assert_allclose(as_numpy(weights), np.full((1, 1, 1, 257), 1 / 257), rtol=1e-6)
+
+
+@pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
+def test_a_float64_policy_computes_in_float64():
+    layer = MultiHeadAttention(HEADS, 5, dtype="float64")  # 1 / sqrt(5) has more digits than a float32 holds
+    layer.build(query().shape, value().shape)
+    randomized(layer)
+    expected = reference_attention(weights_of(layer), query(), value())
+    for found, exact in zip(layer(query(), value(), return_attention_scores=True), expected, strict=True):
+        np.testing.assert_allclose(ops.convert_to_numpy(found), exact, rtol=1e-12, atol=1e-12)
 
 
 def test_huge_scores_stay_finite():
@@ -302,19 +405,44 @@ def test_kernels_are_initialised_as_matrices():
     assert np.abs(query_kernel - key_kernel).max() > 0.1 * limit
 
 
-# The cache
+@pytest.mark.slow
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("queries", [1, 2, 4, 5])
+def test_derivatives_of_few_queries_in_a_graph_agree_with_keras(queries):
+    import tensorflow as tf
+
+    x = tf.constant(normal(BATCH, queries, FEATURES))
+    ours = built(x, value())
+
+    def derivatives(layer):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = layer(x, value())
+                loss = tf.reduce_sum(tf.square(y))
+            first = inner.gradient(loss, x)
+            length = tf.reduce_sum(tf.square(first))
+        return y, first, outer.gradient(length, x)
+
+    assert_close(tf.function(derivatives)(ours), derivatives(keras_twin(ours, (x, value()))), 1e-3)
 
 
-def test_projected_memory_gives_the_same_output():
-    layer = built(query(), value())
-    memory = layer.project_memory(value())
-    assert isinstance(memory, KVCache)
-    causal = look_ahead_mask(TARGET_LEN, SOURCE_LEN)
-    output, scores = layer(query(), memory, attention_mask=causal, return_attention_scores=True)
-    expected = layer(query(), value(), use_causal_mask=True, return_attention_scores=True)
-    assert_close((output, scores), expected, 1e-6)
-    mask = np.tril(np.ones((TARGET_LEN, SOURCE_LEN), bool))
-    assert_close((output, scores), reference_attention(weights_of(layer), query(), value(), allowed=mask))
+@pytest.mark.slow
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("queries", [1, 2, 5])
+def test_the_forward_derivative_is_the_same_in_a_graph(queries):
+    import tensorflow as tf
+
+    x, direction = (tf.constant(normal(BATCH, queries, FEATURES, seed=seed)) for seed in (1, 2))
+    ours = built(x, value())
+
+    def derivative():
+        with tf.autodiff.ForwardAccumulator(x, direction) as accumulator:
+            y = ours(x, value())
+        return accumulator.jvp(y)
+
+    assert_close(tf.function(derivative)(), derivative())
 
 
 # What a subclass overrides
@@ -373,124 +501,6 @@ def test_the_hook_of_keras_sees_one_axis_on_inputs_of_rank_4():
     assert_close(*(layer(x, x) for layer in layers), 1e-6)
 
 
-def test_batches_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"as many rows as one another.*query_rows=3, value_rows=2"):
-        MultiHeadAttention(2, 3)(normal(3, 5, 4), normal(2, 7, 4))
-
-
-@pytest.mark.parametrize("batches", [(1, 3), (3, 1)], ids=["learned queries", "one memory"])
-def test_a_batch_of_one_is_repeated(batches):
-    queries, values = (
-        normal(batch, length, 4, seed=batch) for batch, length in zip(batches, (5, 7), strict=True)
-    )
-    layer = MultiHeadAttention(2, 3)
-    layer.build(queries.shape, values.shape)
-    randomized(layer)
-    whole = [np.repeat(x, 3 // len(x), axis=0) for x in (queries, values)]
-    masks = {"attention_mask": np.tri(5, 7, dtype=bool)[None].repeat(3, axis=0)}
-    results = [layer(*inputs, **masks, return_attention_scores=True) for inputs in ((queries, values), whole)]
-    assert_close(*results, 1e-6)
-    assert layer.compute_output_shape(queries.shape, values.shape) == (3, 5, 4)
-    inputs = [keras.Input(batch_shape=x.shape) for x in (queries, values)]
-    output = layer(*inputs)
-    assert output.shape == (3, 5, 4)
-    assert_close(keras.Model(inputs, output)([queries, values]), layer(*whole), 1e-6)
-
-
-@pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
-def test_a_float64_policy_computes_in_float64():
-    layer = MultiHeadAttention(HEADS, 5, dtype="float64")  # 1 / sqrt(5) has more digits than a float32 holds
-    layer.build(query().shape, value().shape)
-    randomized(layer)
-    expected = reference_attention(weights_of(layer), query(), value())
-    for found, exact in zip(layer(query(), value(), return_attention_scores=True), expected, strict=True):
-        np.testing.assert_allclose(ops.convert_to_numpy(found), exact, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow
-@pytest.mark.parametrize("queries", [1, 2, 4, 5])
-def test_derivatives_of_few_queries_in_a_graph_agree_with_keras(queries):
-    import tensorflow as tf
-
-    x = tf.constant(normal(BATCH, queries, FEATURES))
-    ours = built(x, value())
-
-    def derivatives(layer):
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                y = layer(x, value())
-                loss = tf.reduce_sum(tf.square(y))
-            first = inner.gradient(loss, x)
-            length = tf.reduce_sum(tf.square(first))
-        return y, first, outer.gradient(length, x)
-
-    assert_close(tf.function(derivatives)(ours), derivatives(keras_twin(ours, (x, value()))), 1e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow
-@pytest.mark.parametrize("queries", [1, 2, 5])
-def test_the_forward_derivative_is_the_same_in_a_graph(queries):
-    import tensorflow as tf
-
-    x, direction = (tf.constant(normal(BATCH, queries, FEATURES, seed=seed)) for seed in (1, 2))
-    ours = built(x, value())
-
-    def derivative():
-        with tf.autodiff.ForwardAccumulator(x, direction) as accumulator:
-            y = ours(x, value())
-        return accumulator.jvp(y)
-
-    assert_close(tf.function(derivative)(), derivative())
-
-
-def test_project_memory_works_in_a_functional_model():
-    layer = built(query(), value())
-    x, memory = keras.Input(query().shape[1:]), keras.Input(value().shape[1:])
-    model = keras.Model([x, memory], layer(x, layer.project_memory(memory)))
-    assert_close(model([query(), value()]), layer(query(), value()))
-
-
-def test_a_soft_cap_bounds_the_products():
-    q, k, v = (normal(2, 3, length, 4) for length in (5, 7, 7))
-    found, scores = dot_product_attention(q, k, v, scale=1.0, soft_cap=0.5)
-    products = 0.5 * np.tanh(np.einsum("bhqd,bhkd->bhqk", q, k) / 0.5)
-    expected = np.exp(products) / np.exp(products).sum(axis=-1, keepdims=True)
-    np.testing.assert_allclose(as_numpy(scores), expected, atol=1e-6)
-    np.testing.assert_allclose(as_numpy(found), expected @ v, atol=1e-5)
-    x = 5 * normal(2, 7, 6)
-    capped, plain = (built(x, x, soft_cap=cap) for cap in (0.5, None))
-    assert np.abs(as_numpy(capped(x, x)) - as_numpy(plain(x, x))).max() > 1e-2
-
-
-@pytest.mark.parametrize("kind", ["rms", "layer"])
-def test_a_norm_over_heads_is_one_over_the_whole_projection(kind):
-    x = normal(2, 7, 8)
-    layer = built(x, x, num_key_value_heads=1, query_key_norm=kind, norm_over_heads=True, norm_epsilon=0.2)
-    weights, own = weights_of(layer), {}
-    for name, heads in (("query", HEADS), ("key", 1)):
-        of_norm = under(weights, f"{name}_norm")
-        assert {each.shape for each in of_norm.values()} == {(heads, KEY_DIM)}
-        of_norm = {name: each.reshape(-1) for name, each in of_norm.items()}
-        projected = as_numpy(getattr(layer, f"{name}_dense")(x)).astype("float64").reshape(2, 7, -1)
-        normed = {"rms": rms_norm, "layer": layer_norm}[kind](of_norm, projected, 0.2)
-        own[name] = normed.reshape(2, 7, heads, KEY_DIM).transpose(0, 2, 1, 3)
-    _, scores = layer(x, x, return_attention_scores=True)
-    powers = np.exp(own["query"] @ own["key"].swapaxes(2, 3) / KEY_DIM**0.5)
-    assert_close(scores, powers / powers.sum(axis=-1, keepdims=True))
-
-
-def test_output_bias_may_be_left_out():
-    layer = MultiHeadAttention(2, 3, output_bias=False)
-    layer.build((1, 5, 6), (1, 5, 6))
-    assert layer.output_dense.bias is None
-    assert layer.query_dense.bias is not None
-    assert type(layer).from_config(layer.get_config()).output_bias is False
-
-
 def test_masks_combine_for_an_overridden_compute_attention():
     """As many heads as rows: Keras would read the rows of its mask as heads."""
 
@@ -511,19 +521,12 @@ def test_masks_combine_for_an_overridden_compute_attention():
     assert_close(found, expected)
 
 
-def test_an_implicit_mask_is_not_read_with_a_cache():
-    marked = with_mask(normal(1, 5, 8), np.ones((1, 5), bool))
-    MultiHeadAttention(2, 4)(marked, marked, cache=CACHE, use_causal_mask=True)
-
-
-def test_positions_may_be_arrays_of_numpy():
-    x = normal(1, 5, 8)
-    attention = MultiHeadAttention(2, 4, positions=ALiBi())
-    expected = attention(x, x)
-    assert_close(attention(x, x, index=Place(positions=np.arange(5), key_positions=np.arange(5))), expected)
-
-
 # Refusals
+
+
+def test_batches_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"as many rows as one another.*query_rows=3, value_rows=2"):
+        MultiHeadAttention(2, 3)(normal(3, 5, 4), normal(2, 7, 4))
 
 
 @pytest.mark.parametrize(

@@ -222,43 +222,41 @@ def test_projected_memory_gives_the_output_of_the_memory(kind):
     assert_close(made(X, made.project_memory(MEMORY), memory_padding_mask=MEMORY_REAL), expected, 1e-6)
 
 
-# Models
+# A memory without causality
 
 
-IDS = (
-    np.array([[2, 5, 3, 1, 4], [2, 6, 1, 0, 0]], "int32"),
-    np.array([[5, 3, 2, 4, 1, 3, 2], [4, 2, 6, 1, 0, 0, 0]], "int32"),
-)
+def test_a_decoder_that_is_not_causal_is_an_encoder_with_a_memory():
+    made = built(Decoder, use_causal_mask=False)
+    assert type(made).from_config(made.get_config()).get_config()["use_causal_mask"] is False
+    last_changed = np.concatenate([X[:, :-1], X[:, -1:] + 1], axis=1)
+    assert np.abs(as_numpy(made(last_changed, MEMORY) - made(X, MEMORY))[:, 0]).max() > 1e-3
+    alone = Decoder(*sizes_of(Decoder), dropout=0.0, use_causal_mask=False)
+    encoder = Encoder(*sizes_of(Encoder), dropout=0.0)
+    for each in (alone, encoder):
+        each.build(X.shape)
+    encoder.set_weights(randomized(alone).get_weights())
+    assert_close(alone(X, padding_mask=REAL), encoder(X, padding_mask=REAL))
+    with pytest.raises(ValueError, match="`cache` needs `use_causal_mask=True`"):
+        alone(X, cache=alone.empty_cache(BATCH, LENGTH))
 
 
-class Subclassed(keras.Model):
-    def __init__(self, embed, stack):
-        super().__init__()
-        self.embed = embed
-        self.stack = stack
+def test_one_row_of_queries_serves_all_memories():
+    """Known sizes, open ones, and queries that are no input of the model."""
+    made, queries = built(Decoder, use_causal_mask=False), X[:1]
+    expected = made(np.repeat(queries, BATCH, axis=0), MEMORY, memory_padding_mask=MEMORY_REAL)
+    assert_close(made(queries, MEMORY, memory_padding_mask=MEMORY_REAL), expected)
+    memory, mask = keras.Input(MEMORY.shape[1:]), keras.Input((SOURCE_LEN,), dtype="bool")
+    for x in (keras.Input(X.shape[1:]), queries):
+        output, scores = made(x, memory, memory_padding_mask=mask, return_attention_scores=True)
+        assert output.shape == made.compute_output_shape(x.shape, memory.shape) == (None, LENGTH, D_MODEL)
+        assert scores[-1][1].shape == (None, HEADS, LENGTH, SOURCE_LEN)
+        given = [queries] if x is not queries else []
+        inputs = [x, memory, mask][1 - len(given) :]
+        assert_close(keras.Model(inputs, output)([*given, MEMORY, MEMORY_REAL]), expected)
+    assert made.compute_output_shape((1, LENGTH, D_MODEL), MEMORY.shape) == (BATCH, LENGTH, D_MODEL)
 
-    def call(self, inputs):
-        return self.stack(*map(self.embed, inputs))
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [Encoder, Decoder])
-def test_sequential_functional_and_subclassed_models_mask_alike(kind):
-    embed = keras.Sequential([TokenEmbedding(7, D_MODEL, pad_id=0), PositionalEncoding()])
-    stack = kind(LAYERS, HEADS, D_FF, dropout=0.0)
-    ids = IDS[: 1 + is_decoder(kind)]
-    inputs = [keras.Input((None,), dtype="int32") for _ in ids]
-    functional = keras.Model(inputs, stack(*map(embed, inputs)))
-    randomized(functional)
-    masks = {name: each != 0 for name, each in zip(MASKS, ids, strict=False)}
-    expected = as_numpy(stack(*(ops.copy(embed(each)) for each in ids), **masks))
-    for model in (functional, Subclassed(embed, stack)):
-        assert_close(model(list(ids)), expected)
-        assert_close(model.predict(list(ids), verbose=0), expected)
-    if kind is Encoder:
-        sequential = keras.Sequential([*embed.layers, stack])
-        assert_close(sequential(IDS[0]), expected)
-        assert_close(sequential.predict(IDS[0], verbose=0), expected)
+# Training
 
 
 @pytest.mark.slow
@@ -305,6 +303,61 @@ def test_layers_of_a_stack_have_different_initial_weights():
     assert np.abs(as_numpy(first) - as_numpy(second)).max() > 0.01
 
 
+# Models
+
+
+IDS = (
+    np.array([[2, 5, 3, 1, 4], [2, 6, 1, 0, 0]], "int32"),
+    np.array([[5, 3, 2, 4, 1, 3, 2], [4, 2, 6, 1, 0, 0, 0]], "int32"),
+)
+
+
+class Subclassed(keras.Model):
+    def __init__(self, embed, stack):
+        super().__init__()
+        self.embed = embed
+        self.stack = stack
+
+    def call(self, inputs):
+        return self.stack(*map(self.embed, inputs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Encoder, Decoder])
+def test_sequential_functional_and_subclassed_models_mask_alike(kind):
+    embed = keras.Sequential([TokenEmbedding(7, D_MODEL, pad_id=0), PositionalEncoding()])
+    stack = kind(LAYERS, HEADS, D_FF, dropout=0.0)
+    ids = IDS[: 1 + is_decoder(kind)]
+    inputs = [keras.Input((None,), dtype="int32") for _ in ids]
+    functional = keras.Model(inputs, stack(*map(embed, inputs)))
+    randomized(functional)
+    masks = {name: each != 0 for name, each in zip(MASKS, ids, strict=False)}
+    expected = as_numpy(stack(*(ops.copy(embed(each)) for each in ids), **masks))
+    for model in (functional, Subclassed(embed, stack)):
+        assert_close(model(list(ids)), expected)
+        assert_close(model.predict(list(ids), verbose=0), expected)
+    if kind is Encoder:
+        sequential = keras.Sequential([*embed.layers, stack])
+        assert_close(sequential(IDS[0]), expected)
+        assert_close(sequential.predict(IDS[0], verbose=0), expected)
+
+
+def test_scores_of_a_decoder_without_a_memory_are_outputs_of_a_functional_model():
+    inputs = keras.Input((3, 4))
+    model = keras.Model(inputs, Decoder(2, 2, 8)(inputs, return_attention_scores=True))
+    output, scores = model(np.ones((1, 3, 4)))
+    assert tuple(output.shape) == (1, 3, 4) and [tuple(each.shape) for each in scores] == [(1, 2, 3, 3)] * 2
+
+
+def test_summary_shows_every_layer_inside_a_stack():
+    inputs, lines = keras.Input((3, 4)), []
+    model = keras.Model(inputs, Encoder(1, 2, 8, normalize_first=True)(inputs))
+    model.summary(expand_nested=True, print_fn=lambda text, **_: lines.append(text), line_length=120)
+    text = "\n".join(lines)
+    for name in ("layer_0", "self_attention ", "query", "feed_forward ", "inner", "self_attention_residual"):
+        assert text.count(name) == 1, name
+
+
 def test_output_shapes_follow_from_those_of_the_inputs():
     attention = MultiHeadAttention(2, 3, output_shape=7)
     assert attention.compute_output_shape((None, 5, 6), (None, 4, 6)) == (None, 5, 7)
@@ -315,6 +368,9 @@ def test_int_inputs_are_accepted():
     made = built(EncoderLayer)
     numbers = np.arange(BATCH * LENGTH * D_MODEL).reshape(X.shape) % 5
     assert_close(made(numbers), made(numbers.astype("float32")))
+
+
+# Layers of your own in a stack
 
 
 def test_a_layer_of_a_stack_may_take_the_rest_as_kwargs():
@@ -343,6 +399,27 @@ def test_a_layer_of_a_stack_takes_the_arguments_of_its_call(stack_class):
     assert stack_class([Wide(HEADS, D_FF)])(X).shape == X.shape
     with pytest.raises(ValueError, match=r"`call` of `num_layers\[1\]` .* Narrow\.call\(x.*without \['"):
         stack_class([Wide(HEADS, D_FF), Narrow(HEADS, D_FF)])
+
+
+@keras.saving.register_keras_serializable("test_stacks")
+class _Shallow(EncoderLayer):
+    """Its norms have an option that the constructor sets after `super().__init__`."""
+
+    def __init__(self, *args, epsilon, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.epsilon = epsilon
+
+    def make_residual(self, name):
+        return Residual(self.dropout, self.normalize_first, self.epsilon, name=name)
+
+
+@BOTH_NORMS
+def test_make_residual_reads_attributes_of_the_subclass(normalize_first):
+    stack = Encoder([_Shallow(2, 8, epsilon=0.5, normalize_first=normalize_first)])
+    stack(X[:, :, :4])
+    layer = Encoder.from_config(stack.get_config()).layers[0]
+    norms = stack.layers[0].feed_forward_residual.norm, layer.self_attention_residual.norm, stack.norm
+    assert {norm.epsilon for norm in norms if norm is not None} == {0.5}
 
 
 # Refusals
@@ -402,74 +479,3 @@ def test_wrong_arguments_are_named(make, message):
 def test_inputs_that_do_not_fit_are_refused(kind, x, masks, message):
     with pytest.raises(ValueError, match=message):
         built(kind)(x, *inputs_of(kind)[0][1:], **masks)
-
-
-# A memory without causality
-
-
-def test_a_decoder_that_is_not_causal_is_an_encoder_with_a_memory():
-    made = built(Decoder, use_causal_mask=False)
-    assert type(made).from_config(made.get_config()).get_config()["use_causal_mask"] is False
-    last_changed = np.concatenate([X[:, :-1], X[:, -1:] + 1], axis=1)
-    assert np.abs(as_numpy(made(last_changed, MEMORY) - made(X, MEMORY))[:, 0]).max() > 1e-3
-    alone = Decoder(*sizes_of(Decoder), dropout=0.0, use_causal_mask=False)
-    encoder = Encoder(*sizes_of(Encoder), dropout=0.0)
-    for each in (alone, encoder):
-        each.build(X.shape)
-    encoder.set_weights(randomized(alone).get_weights())
-    assert_close(alone(X, padding_mask=REAL), encoder(X, padding_mask=REAL))
-    with pytest.raises(ValueError, match="`cache` needs `use_causal_mask=True`"):
-        alone(X, cache=alone.empty_cache(BATCH, LENGTH))
-
-
-def test_one_row_of_queries_serves_all_memories():
-    """Known sizes, open ones, and queries that are no input of the model."""
-    made, queries = built(Decoder, use_causal_mask=False), X[:1]
-    expected = made(np.repeat(queries, BATCH, axis=0), MEMORY, memory_padding_mask=MEMORY_REAL)
-    assert_close(made(queries, MEMORY, memory_padding_mask=MEMORY_REAL), expected)
-    memory, mask = keras.Input(MEMORY.shape[1:]), keras.Input((SOURCE_LEN,), dtype="bool")
-    for x in (keras.Input(X.shape[1:]), queries):
-        output, scores = made(x, memory, memory_padding_mask=mask, return_attention_scores=True)
-        assert output.shape == made.compute_output_shape(x.shape, memory.shape) == (None, LENGTH, D_MODEL)
-        assert scores[-1][1].shape == (None, HEADS, LENGTH, SOURCE_LEN)
-        given = [queries] if x is not queries else []
-        inputs = [x, memory, mask][1 - len(given) :]
-        assert_close(keras.Model(inputs, output)([*given, MEMORY, MEMORY_REAL]), expected)
-    assert made.compute_output_shape((1, LENGTH, D_MODEL), MEMORY.shape) == (BATCH, LENGTH, D_MODEL)
-
-
-def test_scores_of_a_decoder_without_a_memory_are_outputs_of_a_functional_model():
-    inputs = keras.Input((3, 4))
-    model = keras.Model(inputs, Decoder(2, 2, 8)(inputs, return_attention_scores=True))
-    output, scores = model(np.ones((1, 3, 4)))
-    assert tuple(output.shape) == (1, 3, 4) and [tuple(each.shape) for each in scores] == [(1, 2, 3, 3)] * 2
-
-
-def test_summary_shows_every_layer_inside_a_stack():
-    inputs, lines = keras.Input((3, 4)), []
-    model = keras.Model(inputs, Encoder(1, 2, 8, normalize_first=True)(inputs))
-    model.summary(expand_nested=True, print_fn=lambda text, **_: lines.append(text), line_length=120)
-    text = "\n".join(lines)
-    for name in ("layer_0", "self_attention ", "query", "feed_forward ", "inner", "self_attention_residual"):
-        assert text.count(name) == 1, name
-
-
-@keras.saving.register_keras_serializable("test_stacks")
-class _Shallow(EncoderLayer):
-    """Its norms have an option that the constructor sets after `super().__init__`."""
-
-    def __init__(self, *args, epsilon, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.epsilon = epsilon
-
-    def make_residual(self, name):
-        return Residual(self.dropout, self.normalize_first, self.epsilon, name=name)
-
-
-@BOTH_NORMS
-def test_make_residual_reads_attributes_of_the_subclass(normalize_first):
-    stack = Encoder([_Shallow(2, 8, epsilon=0.5, normalize_first=normalize_first)])
-    stack(X[:, :, :4])
-    layer = Encoder.from_config(stack.get_config()).layers[0]
-    norms = stack.layers[0].feed_forward_residual.norm, layer.self_attention_residual.norm, stack.norm
-    assert {norm.epsilon for norm in norms if norm is not None} == {0.5}

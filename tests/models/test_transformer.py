@@ -32,6 +32,28 @@ def logits_of(model, source=SOURCE, target=TARGET):
 # Worked by hand
 
 
+def test_greedy_search_writes_i_am_a_student():
+    """I am a student: the input of the decoder is the output, shifted right, and each word gives the next."""
+    bos, eos, student, am, i, a = 2, 3, 4, 5, 6, 7
+    after = {bos: i, i: am, am: a, a: student, student: eos}
+
+    class Table(Transformer):
+        def decode(self, target, memory, **options):
+            results = super().decode(target, memory, **options)
+            following = ops.take(np.array([after.get(word, eos) for word in range(8)]), target, axis=0)
+            logits = 100.0 * ops.one_hot(following, 8)
+            return (logits, *results[1:]) if isinstance(results, tuple) else logits
+
+    model = Table(8, num_layers=1, d_model=4, num_heads=2, d_ff=8)
+    found = model.generate(np.array([[5, 7]]), Greedy(), 7, jit_compile=False)
+    dtypes = [keras.backend.standardize_dtype(part.dtype) for part in found]
+    assert dtypes == ["int32", "int32", "float32"]
+    found = as_numpy(found)
+    assert found.tokens[0, 0].tolist() == [i, am, a, student, eos, PAD, PAD]
+    assert found.lengths[0, 0] == 5
+    np.testing.assert_allclose(found.scores, [[0.0]], atol=1e-4)
+
+
 @pytest.mark.slow
 def test_tiny_has_the_parameters_of_the_published_model():
     """Transformer-Tiny on Multi30k, one vocabulary of 9,712: 2,568,192 (Wu et al., ACL 2021)."""
@@ -60,28 +82,6 @@ def test_preset_arguments_can_be_overridden():
     config = model.get_config()
     assert (config["num_layers"], config["dropout"], config["normalize_first"]) == (1, 0.2, True)
     assert (config["d_model"], config["target_vocab_size"], model.name) == (128, 5, "mine")
-
-
-def test_greedy_search_writes_i_am_a_student():
-    """I am a student: the input of the decoder is the output, shifted right, and each word gives the next."""
-    bos, eos, student, am, i, a = 2, 3, 4, 5, 6, 7
-    after = {bos: i, i: am, am: a, a: student, student: eos}
-
-    class Table(Transformer):
-        def decode(self, target, memory, **options):
-            results = super().decode(target, memory, **options)
-            following = ops.take(np.array([after.get(word, eos) for word in range(8)]), target, axis=0)
-            logits = 100.0 * ops.one_hot(following, 8)
-            return (logits, *results[1:]) if isinstance(results, tuple) else logits
-
-    model = Table(8, num_layers=1, d_model=4, num_heads=2, d_ff=8)
-    found = model.generate(np.array([[5, 7]]), Greedy(), 7, jit_compile=False)
-    dtypes = [keras.backend.standardize_dtype(part.dtype) for part in found]
-    assert dtypes == ["int32", "int32", "float32"]
-    found = as_numpy(found)
-    assert found.tokens[0, 0].tolist() == [i, am, a, student, eos, PAD, PAD]
-    assert found.lengths[0, 0] == 5
-    np.testing.assert_allclose(found.scores, [[0.0]], atol=1e-4)
 
 
 # The forward pass
@@ -161,6 +161,19 @@ def test_arguments_reach_every_layer():
         assert layer.dtype_policy.name == "mixed_bfloat16"
 
 
+def test_a_pair_may_be_the_inputs():
+    model = small()
+    expected = model({"source": SOURCE, "target": TARGET})
+    assert_close(model((SOURCE, TARGET)), expected, 0)
+    model.compile("sgd", "mse", jit_compile=False)
+    assert_close(model.predict((SOURCE, TARGET), verbose=0), expected)
+    logits = np.zeros(expected.shape, "float32")
+    loss = model.evaluate((SOURCE, TARGET), logits, verbose=0)
+    np.testing.assert_allclose(loss, (as_numpy(expected) ** 2).mean(), rtol=1e-4)
+    with pytest.raises(ValueError, match=r"or the tuple `\(source, target\)`"):
+        model((SOURCE, TARGET, TARGET))
+
+
 # Writing
 
 
@@ -212,20 +225,49 @@ def test_weights_changed_after_generate_are_seen_by_the_next(jit_compile):
 
 @pytest.mark.tensorflow
 @pytest.mark.slow
-def test_an_untrained_model_can_be_exported(tmp_path):
-    import tensorflow as tf
+def test_outputs_end_with_the_last_learned_position():
+    model = small(positions=layers.LearnedPositions(16))
+    never_end = [MinLength(16)]
+    found = model.generate(SOURCE, Greedy(), jit_compile=False, constraints=never_end)
+    assert as_numpy(found.lengths)[:, 0].tolist() == [16, 16, 16]
+    assert as_numpy(model.generate(np.full((1, 15), 5, "int32"), Greedy(), 3, False).lengths) <= 3
+    with pytest.raises(ValueError, match=r"16 positions.*max_length=17, room=16"):
+        model.generate(SOURCE, Greedy(), 17)
+    with pytest.raises(ValueError, match="at least 17 and at most 16"):
+        model.generate(SOURCE, Greedy(), constraints=[MinLength(17)])
+    with pytest.raises(ValueError, match=r"target_lengths=\[17\], room=16"):
+        model.score(SOURCE[:1], np.full((1, 17), 7, "int32"))
 
-    model = small()
-    model.export(tmp_path / "export", verbose=False)
-    exported = tf.saved_model.load(tmp_path / "export")
-    assert_close(exported.serve({"source": SOURCE, "target": TARGET}), logits_of(model))
+
+def test_padding_for_xla_stays_within_the_positions_of_the_source():
+    source, target = (layers.Embeddings(TARGET_VOCAB, 4, layers.LearnedPositions(size)) for size in (10, 40))
+    model = EncoderDecoder(source, layers.Encoder(1, 2, 8), target, layers.Decoder(1, 2, 8))
+    assert model.generate(np.full((1, 5), 5), Greedy(), 1, jit_compile=True).tokens.shape == (1, 1, 1)
 
 
-def test_the_summary_names_the_parts():
-    lines = []
-    model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
-    model.summary(print_fn=lines.append, expand_nested=True)
-    assert "PositionalEncoding" in "".join(lines)
+@pytest.mark.slow
+def test_generate_keeps_a_field_that_a_subclass_adds_to_the_memory():
+    class Marked(NamedTuple):
+        states: Any
+        mask: Any
+        shift: Any
+
+    class Mine(Transformer):
+        def encode(self, source, training=None, **options):
+            memory = super().encode(source, training, **options)
+            return Marked(*memory, 100.0 * ops.one_hot(source[:, :1], TARGET_VOCAB))
+
+        def decode(self, target, memory, **options):
+            results = super().decode(target, memory, **options)
+            return (
+                (results[0] + memory.shift, *results[1:])
+                if isinstance(results, tuple)
+                else results + memory.shift
+            )
+
+    model = Mine(TARGET_VOCAB, num_layers=1, d_model=4, num_heads=2, d_ff=8)
+    found = model.generate(np.array([[5, 7], [8, 6]]), max_length=2, jit_compile=False)
+    assert as_numpy(found.tokens)[:, 0].tolist() == [[5, 5], [8, 8]]
 
 
 # Parts
@@ -271,20 +313,7 @@ def test_padding_does_not_count_in_the_balance_of_experts():
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
 
 
-@pytest.mark.tensorflow
-@pytest.mark.slow
-def test_outputs_end_with_the_last_learned_position():
-    model = small(positions=layers.LearnedPositions(16))
-    never_end = [MinLength(16)]
-    found = model.generate(SOURCE, Greedy(), jit_compile=False, constraints=never_end)
-    assert as_numpy(found.lengths)[:, 0].tolist() == [16, 16, 16]
-    assert as_numpy(model.generate(np.full((1, 15), 5, "int32"), Greedy(), 3, False).lengths) <= 3
-    with pytest.raises(ValueError, match=r"16 positions.*max_length=17, room=16"):
-        model.generate(SOURCE, Greedy(), 17)
-    with pytest.raises(ValueError, match="at least 17 and at most 16"):
-        model.generate(SOURCE, Greedy(), constraints=[MinLength(17)])
-    with pytest.raises(ValueError, match=r"target_lengths=\[17\], room=16"):
-        model.score(SOURCE[:1], np.full((1, 17), 7, "int32"))
+# Files
 
 
 @pytest.mark.slow
@@ -317,22 +346,43 @@ def test_weights_keep_their_names(arguments):
     assert sorted(found) == sorted(expected)
 
 
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_an_untrained_model_can_be_exported(tmp_path):
+    import tensorflow as tf
+
+    model = small()
+    model.export(tmp_path / "export", verbose=False)
+    exported = tf.saved_model.load(tmp_path / "export")
+    assert_close(exported.serve({"source": SOURCE, "target": TARGET}), logits_of(model))
+
+
+def test_an_output_in_two_places_is_one_in_a_file_or_refused(tmp_path):
+    tokens, stacks = layers.TokenEmbedding(11, 4), (layers.Encoder(1, 2, 8), layers.Decoder(1, 2, 8))
+    source, target = layers.Embeddings(tokens=tokens), layers.Embeddings(11, 4)
+    model = EncoderDecoder(source, stacks[0], target, stacks[1], output=tokens)
+    model.save(tmp_path / "model.keras")
+    for again in (keras.models.clone_model(model), keras.models.load_model(tmp_path / "model.keras")):
+        assert again.output_embedding is again.source.tokens and len(again.weights) == len(model.weights)
+    with pytest.raises(ValueError, match="`output` must not be made by `Embeddings`"):
+        EncoderDecoder(target, stacks[0], source, stacks[1], output=target.tokens)
+    model = EncoderDecoder(source, stacks[0], target, stacks[1], output=target.tokens)
+    assert model.output_embedding is target.tokens
+
+
+def test_the_summary_names_the_parts():
+    lines = []
+    model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
+    model.summary(print_fn=lines.append, expand_nested=True)
+    assert "PositionalEncoding" in "".join(lines)
+
+
+# Refusals
+
+
 def small_model(positions=None, **arguments):
     shared = layers.Embeddings(TARGET_VOCAB, 4, positions)
     return EncoderDecoder(shared, layers.Encoder(1, 2, 8), shared, layers.Decoder(1, 2, 8), **arguments)
-
-
-def test_a_pair_may_be_the_inputs():
-    model = small()
-    expected = model({"source": SOURCE, "target": TARGET})
-    assert_close(model((SOURCE, TARGET)), expected, 0)
-    model.compile("sgd", "mse", jit_compile=False)
-    assert_close(model.predict((SOURCE, TARGET), verbose=0), expected)
-    logits = np.zeros(expected.shape, "float32")
-    loss = model.evaluate((SOURCE, TARGET), logits, verbose=0)
-    np.testing.assert_allclose(loss, (as_numpy(expected) ** 2).mean(), rtol=1e-4)
-    with pytest.raises(ValueError, match=r"or the tuple `\(source, target\)`"):
-        model((SOURCE, TARGET, TARGET))
 
 
 @pytest.mark.slow
@@ -345,40 +395,6 @@ def test_sources_beyond_the_positions_are_refused_after_any_call():
             ValueError, match=r"`source` must be within the model's 10 positions.*source_len=12"
         ):
             ask(np.full((1, 12), 5))
-
-
-def test_padding_for_xla_stays_within_the_positions_of_the_source():
-    source, target = (layers.Embeddings(TARGET_VOCAB, 4, layers.LearnedPositions(size)) for size in (10, 40))
-    model = EncoderDecoder(source, layers.Encoder(1, 2, 8), target, layers.Decoder(1, 2, 8))
-    assert model.generate(np.full((1, 5), 5), Greedy(), 1, jit_compile=True).tokens.shape == (1, 1, 1)
-
-
-@pytest.mark.slow
-def test_generate_keeps_a_field_that_a_subclass_adds_to_the_memory():
-    class Marked(NamedTuple):
-        states: Any
-        mask: Any
-        shift: Any
-
-    class Mine(Transformer):
-        def encode(self, source, training=None, **options):
-            memory = super().encode(source, training, **options)
-            return Marked(*memory, 100.0 * ops.one_hot(source[:, :1], TARGET_VOCAB))
-
-        def decode(self, target, memory, **options):
-            results = super().decode(target, memory, **options)
-            return (
-                (results[0] + memory.shift, *results[1:])
-                if isinstance(results, tuple)
-                else results + memory.shift
-            )
-
-    model = Mine(TARGET_VOCAB, num_layers=1, d_model=4, num_heads=2, d_ff=8)
-    found = model.generate(np.array([[5, 7], [8, 6]]), max_length=2, jit_compile=False)
-    assert as_numpy(found.tokens)[:, 0].tolist() == [[5, 5], [8, 8]]
-
-
-# Refusals
 
 
 @pytest.mark.slow
@@ -423,19 +439,6 @@ def test_stacks_of_another_class_are_refused(encoder, decoder, wrong):
     with pytest.raises(ValueError, match=rf"`{wrong}` must be (a|of class) `{wrong.title()}`"):
         encoder, decoder = (kind and kind(1, 2, 8) for kind in (encoder, decoder))
         EncoderDecoder(layers.Embeddings(11, 4), encoder, layers.Embeddings(11, 4), decoder)
-
-
-def test_an_output_in_two_places_is_one_in_a_file_or_refused(tmp_path):
-    tokens, stacks = layers.TokenEmbedding(11, 4), (layers.Encoder(1, 2, 8), layers.Decoder(1, 2, 8))
-    source, target = layers.Embeddings(tokens=tokens), layers.Embeddings(11, 4)
-    model = EncoderDecoder(source, stacks[0], target, stacks[1], output=tokens)
-    model.save(tmp_path / "model.keras")
-    for again in (keras.models.clone_model(model), keras.models.load_model(tmp_path / "model.keras")):
-        assert again.output_embedding is again.source.tokens and len(again.weights) == len(model.weights)
-    with pytest.raises(ValueError, match="`output` must not be made by `Embeddings`"):
-        EncoderDecoder(target, stacks[0], source, stacks[1], output=target.tokens)
-    model = EncoderDecoder(source, stacks[0], target, stacks[1], output=target.tokens)
-    assert model.output_embedding is target.tokens
 
 
 def test_embeddings_with_another_padding_are_refused():
