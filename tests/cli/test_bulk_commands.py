@@ -64,13 +64,13 @@ def test_standard_input_is_translated_a_window_at_a_time(tiny_run, mirrored, mon
             written.append(out.buffer.getvalue().count(b"\n"))
             return super().readline(*limit)
 
-    text = b"".join(b"%d\n" % i for i in range(10_000))
+    text = b"".join(b"%d\n" % i for i in range(5000))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Input(text), "utf-8"))
     monkeypatch.setattr(sys, "stdout", out)
     assert main(["translate", str(tiny_run)]) == 0
     ahead = [read - count for read, count in enumerate(written)]
     assert max(ahead) == 4095 and written[4096] == 4096
-    assert out.buffer.getvalue().decode() == "".join(f"{i}"[::-1] + "\n" for i in range(10_000))
+    assert out.buffer.getvalue().decode() == "".join(f"{i}"[::-1] + "\n" for i in range(5000))
 
 
 @pytest.mark.slow

@@ -391,20 +391,3 @@ def test_the_dropout_of_a_head_acts_in_training_alone():
     assert_close(model(TEXTS), model(TEXTS), 0)
     first, second = (as_numpy(model(TEXTS, training=True)) for _ in range(2))
     assert np.abs(first - second).max() > 1e-3
-
-
-@pytest.mark.slow
-def test_a_rule_about_the_second_text_of_a_pair_is_learnt():
-    keras.utils.set_random_seed(0)
-    first, second = np.random.default_rng(1).integers(4, 9, (2, 384))
-    mark = np.full(384, 3)
-    ids = np.stack([mark - 1, first, mark, second, mark], axis=1)
-    inputs = {"token_ids": ids, "segment_ids": np.tile([0, 0, 0, 1, 1], (384, 1))}
-    encoder = layers.Encoder(1, 2, 32, dropout=0.0, activation="gelu")
-    parts = {"segments": layers.SegmentEmbedding(), "norm": layers.LayerNormalization(epsilon=1e-12)}
-    embeddings = layers.Embeddings(9, 16, dropout=0.0, **parts)
-    model = EncoderModel(embeddings, encoder, pooler=Pooler(), head=ClassificationHead(2, 0.0))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.01), loss)
-    losses = model.fit(inputs, (second > 6).astype("int32"), batch_size=32, epochs=8, verbose=0).history
-    assert losses["loss"][-1] < 0.3 * losses["loss"][0]

@@ -283,13 +283,14 @@ def written_by(request):
     return make(), source
 
 
-def log_probs_after(model, source, tokens):
-    """What follows the tokens of one output, by one forward pass. Its length is always the same: one trace serves."""
-    prompt = [int(token) for token in source if token] if isinstance(model, LanguageModel) else []
-    ids = [*(prompt or [model.bos_id]), *tokens]
-    padded = np.pad(np.array([ids], "int32"), ((0, 0), (0, 16 - len(ids))), constant_values=model.pad_id)
-    inputs = padded if isinstance(model, LanguageModel) else {"source": source[None], "target": padded}
-    return log_softmax(as_numpy(model(inputs))[0, len(ids) - 1])
+def log_probs_after(model, source, outputs):
+    """What follows the tokens of each row's output, by one forward pass."""
+    is_alone = isinstance(model, LanguageModel)
+    prompts = [[int(token) for token in row if token] if is_alone else [] for row in source]
+    ids = [[*(prompt or [model.bos_id]), *tokens] for prompt, tokens in zip(prompts, outputs, strict=True)]
+    padded = np.array([row + [model.pad_id] * (16 - len(row)) for row in ids], "int32")
+    logits = as_numpy(model(padded if is_alone else {"source": source, "target": padded}))
+    return [log_softmax(logits[i, len(row) - 1]) for i, row in enumerate(ids)]
 
 
 @pytest.mark.sampled
@@ -301,16 +302,16 @@ def test_generate_is_greedy_search_by_full_passes(written_by, jit_compile, prefi
         pytest.skip("the sources of a language model are its prefixes")
     arguments = {"max_length": 9, "jit_compile": jit_compile, "prefix": PREFIX if prefixed else None}
     found = as_numpy(model.generate(source, Greedy(), **arguments))
-    for row in range(len(source)):
-        prefix = [int(token) for token in PREFIX[row] if token] if prefixed else []
-        tokens, score = [], 0.0
-        while len(tokens) < 9 and model.eos_id not in tokens:
-            log_probs = log_probs_after(model, source[row], tokens)
-            tokens.append(prefix[len(tokens)] if len(tokens) < len(prefix) else int(log_probs.argmax()))
-            score += log_probs[tokens[-1]]
-        assert found.tokens[row, 0].tolist() == tokens + [PAD] * (9 - len(tokens))
-        assert found.lengths[row, 0] == len(tokens)
-        np.testing.assert_allclose(found.scores[row, 0], score, rtol=1e-4)
+    outputs, scores = [[] for _ in source], np.zeros(len(source))
+    for step in range(9):
+        for row, log_probs in enumerate(log_probs_after(model, source, outputs)):
+            if model.eos_id not in outputs[row]:
+                given = PREFIX[row, step] if prefixed and step < PREFIX.shape[1] else 0
+                outputs[row].append(int(given or log_probs.argmax()))
+                scores[row] += log_probs[outputs[row][-1]]
+    assert found.tokens[:, 0].tolist() == [tokens + [PAD] * (9 - len(tokens)) for tokens in outputs]
+    assert found.lengths[:, 0].tolist() == [len(tokens) for tokens in outputs]
+    np.testing.assert_allclose(found.scores[:, 0], scores, rtol=1e-4)
     ends = len(set(found.lengths[:, 0].tolist()))
     assert ends > 1 or isinstance(model, LanguageModel), "the weights give rows of one length only"
 
@@ -320,13 +321,13 @@ def test_generate_is_greedy_search_by_full_passes(written_by, jit_compile, prefi
 def test_wide_beam_finds_what_brute_force_finds(written_by):
     """Every output of up to two tokens with its log probability, by full passes."""
     model, source = written_by
-    scored, first = {}, log_probs_after(model, source[1], [])
-    for token, score in enumerate(first):
+    scored, (first,) = {}, log_probs_after(model, source[1:2], [[]])
+    every = [[token] for token in range(len(first))]
+    for token, second in enumerate(log_probs_after(model, np.repeat(source[1:2], len(every), axis=0), every)):
         if token == model.eos_id:
-            scored[token,] = score
+            scored[token,] = first[token]
         else:
-            second = log_probs_after(model, source[1], [token])
-            scored |= {(token, after): score + second[after] for after in range(len(second))}
+            scored |= {(token, after): first[token] + second[after] for after in range(len(second))}
     best = sorted(scored, key=lambda tokens: -scored[tokens] / ((5 + len(tokens)) / 6) ** 0.6)[:5]
     beam = Beam(len(first) ** 2, n_best=5)
     found = as_numpy(model.generate(source[1:2], beam, max_length=2, jit_compile=False))
