@@ -163,12 +163,6 @@ def test_least_length_follows_the_source_and_is_rounded_down():
     assert found == [[A, EOS], [*[A] * 3, EOS], [*[A] * 4, EOS], [*[A] * 9, EOS]]
 
 
-def test_no_output_is_longer_than_the_greatest_length():
-    tables = Tables.ranked([[A], [B], [C], [A], [EOS]])
-    assert best(tables, [MaxLength(3)]) == [[A, B, C]]
-    assert best(tables, [MaxLength(5)]) == [[A, B, C, A, EOS]]
-
-
 def test_the_lowest_limit_of_a_row_holds():
     tables = Tables.ranked(*[[[A]]] * 5)
     constraints = [MaxLength(5), MaxLength(ratio=0.5), MaxLength(1, 0.75)]
@@ -336,15 +330,6 @@ def test_a_prompt_that_has_ended_or_fills_its_row_is_the_output():
         assert len(hypotheses[2][0]) == 3 and hypotheses[2][0][0] == B
         for row in range(3):
             np.testing.assert_allclose(scores[row, 0], tables.score(row, hypotheses[row][0]), rtol=1e-5)
-
-
-@pytest.mark.slow
-@each_strategy
-def test_a_row_that_its_prompt_fills_waits_for_its_neighbours(strategy):
-    tables = Tables.ranked(*[[[A], [B], [C], [A], [C]]] * 2)
-    hypotheses, _ = search(tables, [NoRepeatNgram(2)], strategy, max_length=5, prompts=[[B, A, B, C, A], []])
-    assert hypotheses[0][0] == [B, A, B, C, A]
-    assert all(len(tokens) == 5 or tokens[-1] == EOS for tokens in hypotheses[1])
 
 
 @pytest.mark.slow

@@ -189,12 +189,6 @@ def level(tokens, cache, index):
     return ops.zeros((*tokens.shape, 9)), cache
 
 
-@pytest.mark.slow
-def test_the_seed_of_the_strategy_counts():
-    found = [as_numpy(decode(level, (), Sample(seed=s), [1], Search(9)).tokens).tolist() for s in (1, 2, 1)]
-    assert found[0] == found[2] != found[1]
-
-
 def test_constraints_may_come_from_a_generator():
     constraints = (c for c in [SuppressTokens([0])])
     assert 0 not in as_numpy(decode(level, (), Greedy(), [1], Search(3), constraints=constraints).tokens)

@@ -114,19 +114,6 @@ def test_a_beam_of_any_width_finds_an_output_with_every_phrase(width, seed):
 
 
 @pytest.mark.slow
-def test_the_score_is_that_of_the_model():
-    logits = table(8, batch=2, length=9)
-    found = found_by(PhraseBeam(4, phrases=phrases_of([(6, 6)], [(4,), (5, 1)])), logits)
-    for row in range(2):
-        tokens = found.tokens[row, 0, : found.lengths[row, 0]]
-        log_p = logits[row] - np.log(np.exp(logits[row].astype("float64")).sum(axis=-1, keepdims=True))
-        expected = sum(
-            log_p[i, b, t] for i, (b, t) in enumerate(zip([BOS, *tokens[:-1]], tokens, strict=True))
-        )
-        np.testing.assert_allclose(found.scores[row, 0], expected, rtol=1e-5)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [2, 4, 8])
 @pytest.mark.sampled
 def test_without_phrases_it_is_a_beam(width):

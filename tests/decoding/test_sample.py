@@ -285,15 +285,6 @@ def test_scores_are_the_models_own_and_the_likeliest_sample_comes_first():
     assert np.all(np.diff(scores, axis=1) <= 0) and np.any(np.diff(scores, axis=1) < 0)
 
 
-def test_row_keys_tell_rows_apart_and_ignore_padding():
-    rows = np.array([[5, 6, 7, 0, 0], [0, 0, 5, 6, 7], [7, 6, 5, 0, 0], [5, 6, 0, 0, 0], [5, 6, 8, 0, 0]])
-    keys = as_numpy(row_keys(rows, 0)).tolist()
-    assert keys[0] == keys[1]
-    assert len(set(keys)) == 4
-    longer = as_numpy(row_keys(np.pad(rows, ((0, 0), (0, 3))), 0)).tolist()
-    assert longer == keys
-
-
 def test_short_rows_have_different_keys_at_any_place():
     rows = [row for length in range(5) for row in itertools.product(range(1, 7), repeat=length)]
     keys = [

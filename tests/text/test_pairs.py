@@ -33,16 +33,6 @@ def test_texts_by_hand():
     assert segments == [[0] * 5] * 3
 
 
-def test_the_longer_text_is_cut_first():
-    ids, segments = listed(pack_ids(FIRST, SECOND, 6))
-    assert ids[:2] == [[2, 11, 12, 3, 21, 3], [2, 14, 3, 22, 23, 3]]
-    assert segments[:2] == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1]]
-    ids, _ = listed(pack_ids(FIRST, None, 4))
-    assert ids == [[2, 11, 12, 3], [2, 14, 3, 0], [2, 3, 0, 0]]
-    ids, _ = listed(pack_ids(FIRST, SECOND, 3))
-    assert ids == [[2, 3, 3]] * 3
-
-
 @pytest.mark.parametrize("max_length", range(3, 22))
 @pytest.mark.sampled
 def test_no_text_loses_more_than_it_must(max_length):

@@ -143,18 +143,6 @@ def test_config_of_muon_comes_back_with_the_layers_that_adam_updates():
     assert len(by_adam) == 1 and "last" in by_adam[0]
 
 
-@pytest.mark.slow
-def test_muon_trains_attention():
-    inputs = keras.Input((4, 8))
-    features = kt.layers.MultiHeadAttention(2, 4)(inputs, inputs)
-    model = keras.Model(inputs, keras.layers.Dense(3, name="last")(features))
-    model.compile(Muon(0.01, exclude_layers=["last"]), "mse")
-    rng = np.random.default_rng(0)
-    data = rng.normal(size=(16, 4, 8)), rng.normal(size=(16, 4, 3))
-    losses = model.fit(*data, epochs=20, verbose=0).history["loss"]
-    assert losses[-1] < 0.9 * losses[0]
-
-
 def test_the_average_of_weights_outlives_an_evaluation():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.compile(Adam(0.1, use_ema=True), "mse")
