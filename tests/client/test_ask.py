@@ -121,8 +121,6 @@ def test_error_keeps_the_answers_before_it_and_names_the_line(backend, url, tran
     ("arguments", "expected", "named"),
     [
         (["nowhere"], 2, "url='nowhere'"),
-        (["http://127.0.0.1:1", "--batch-size", "0"], 2, "batch_size=0"),
-        (["http://127.0.0.1:1", "--timeout", "-1"], 2, "timeout=-1"),
         (["grpc://127.0.0.1:1", "--retries", "0"], 5, "from line 1 on nothing is answered: grpc://127.0"),
     ],
 )

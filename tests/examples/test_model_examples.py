@@ -53,28 +53,6 @@ def run(example, capsys, *arguments):
 
 
 @pytest.mark.slow
-def test_chatbot_trains_answers_and_is_saved(table, tmp_path, capsys):
-    lines = run(chatbot_korean, capsys, "--data", table, "--output", tmp_path / "bot", "--epochs", 2)
-    assert (
-        "perplexity" in lines[1] and "BLEU" in lines[1] and lines[1].startswith("7 pairs with new questions")
-    )
-    said = dict(line.removeprefix("  ").split("  ->  ") for line in lines if "  ->  " in line)
-    assert len(said) == len(chatbot_korean.QUESTIONS) + 4
-    assert load(tmp_path / "bot").translate(list(said)) == list(said.values())
-
-
-@pytest.mark.slow
-def test_classifier_tells_new_texts_and_the_export_says_so(table, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(classify_korean, "BATCH_SIZE", 8)
-    monkeypatch.setattr(classify_korean, "TEXTS", ("밥 날씨, 99번", "이별 눈물, 99번", "고백 사랑, 99번"))
-    arguments = ["--data", table, "--output", tmp_path / "classifier", "--epochs", 5]
-    lines = run(classify_korean, capsys, *arguments)
-    assert any("14 new texts: accuracy 100.0%" in line for line in lines)
-    labels = [line.split("  ->  ")[1].split()[0] for line in lines if "  ->  " in line]
-    assert labels == ["everyday", "break-up", "love"]
-
-
-@pytest.mark.slow
 def test_character_model_holds_out_the_end_of_a_file(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("\n".join(f"line {i}\n" for i in range(40)), encoding="utf-8")

@@ -129,10 +129,6 @@ MODELS = {
         lambda f: change(f, architectures=5),
         "`architectures` of .*must be a list of str",
     ),
-    "classes that are an object": (
-        lambda f: change(f, architectures={"a": 1}),
-        "`architectures` of .*list of str",
-    ),
     "labels that are a number": (
         lambda f: change(f, id2label=5),
         "`id2label` of .*config.json must be an object",
@@ -214,7 +210,6 @@ VECTORS = {
         {"pooling": {"pooling_mode": [[]]}},
         "`pooling_mode` of .* must be a str or a list of str",
     ),
-    "a pooling of objects": ({"pooling": {"pooling_mode": {}}}, "`pooling_mode` of .* must be a str"),
     "a default that is a list": ({"default_prompt_name": ["a"]}, "`default_prompt_name` of .* must be a str"),
     "prompts that are a text": (
         {"prompts": "a", "default_prompt_name": "a"},
@@ -229,7 +224,6 @@ SEARCHES = [
     ({"max_new_tokens": -5}, "`max_new_tokens` of .*generation_config.json must be an integer from 1"),
     ({"num_beams": HUGE}, "`num_beams` of .* must be an integer from 1 to"),
     ({"temperature": float("inf")}, "`temperature` of .* must be a finite number"),
-    ({"temperature": 10**400}, "`temperature` of .* must be a finite number"),
     ({"repetition_penalty": float("nan")}, "`repetition_penalty` of .* must be a finite number"),
     ({"bad_words_ids": [5]}, "`bad_words_ids` of .* must be a list of lists"),
     ({"eos_token_id": "a"}, "`eos_token_id` of .* must be an id or a list of ids"),
@@ -254,13 +248,11 @@ ADAPTERS = [
         {"rank_pattern": {"|".join(f"a{i}" for i in range(20_000)): 1}},
         "`rank_pattern` .* at most 10000 names",
     ),
-    ({"rank_pattern": {".*" * 1000: 1}}, "The keys of `rank_pattern` in adapter_config.json must be names"),
     ({"rank_pattern": {"(a|)b": 1}}, "The keys of `rank_pattern` in adapter_config.json must be names"),
     ({"rank_pattern": {"a|": 1}}, "The keys of `rank_pattern` in adapter_config.json must be names"),
     ({"alpha_pattern": [1]}, "`alpha_pattern` of .* must be an object"),
     ({"r": 0}, "`r` of .*adapter_config.json must be an integer from 1"),
     ({"lora_alpha": 10**400}, "`lora_alpha` of .* must be a finite number"),
-    ({"lora_alpha": float("inf")}, "`lora_alpha` of .* must be a finite number"),
     ({"task_type": ["SEQ_CLS"]}, "`task_type` of .* must be a str"),
 ]
 

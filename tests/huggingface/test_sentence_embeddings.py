@@ -144,16 +144,6 @@ def test_an_activation_of_the_score_is_a_warning(config, named, tmp_path, caplog
     assert bool(named) == bool(caplog.text)
 
 
-@pytest.mark.parametrize("path", ["../other", "/etc", None])
-def test_a_path_out_of_the_folder_is_refused(path, tmp_path):
-    folder = sentence_modules(tmp_path / "new", MEAN)
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[1]["path"] = path
-    (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ValueError, match="must hold a list of modules"):
-        embedder_options(folder)
-
-
 BARE = {**BERT, "architectures": ["BertModel"]}
 
 
@@ -266,15 +256,6 @@ def test_other_dense_modules_are_refused(bert, options, message, tmp_path):
     dense_modules(tmp_path / "model", **options)
     with pytest.raises(ValueError, match=message):
         with_dense_modules(bert, tmp_path / "model")
-
-
-def test_conversion_refuses_other_dense_modules(bert, tmp_path):
-    to_huggingface(bert, tmp_path / "model")
-    (tmp_path / "model" / "vocab.txt").write_text("\n".join(PIECES))
-    dense_modules(tmp_path / "model", out_features=6)
-    with pytest.raises(ValueError, match="must be the size of the stored tensor"):
-        convert(tmp_path / "model", tmp_path / "own")
-    assert not (tmp_path / "own").exists()
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "t5", "bart", "vit"])

@@ -5,7 +5,6 @@ import hashlib
 import json
 import math
 import os
-import pathlib
 import pickle
 import random
 import re
@@ -18,7 +17,6 @@ import numpy as np
 import pytest
 from contracts import slow_but
 
-import keras_transformer
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.layers import Dropout, LearnedPositions
 from keras_transformer.losses import MaskedCrossentropy
@@ -315,17 +313,6 @@ def test_a_pickle_is_not_read(saved, sentinel, name, reason):
         description["source_tokenizer"] = "SentencePieceTokenizer"
         (saved / "translator.json").write_text(json.dumps(description))
     check_refused(saved, reason)
-
-
-def test_no_code_of_the_package_can_read_a_pickle_or_evaluate_text():
-    suspicious = re.compile(
-        r"\bpickle\b|\bmarshal\b|\bshelve\b|allow_pickle|enable_unsafe|safe_mode=False|\beval\(|\bexec\("
-    )
-    package = pathlib.Path(keras_transformer.__file__).parent
-    files = list(package.rglob("*.py"))
-    assert len(files) > 20
-    found = [f"{path.name}: {text}" for path in files for text in suspicious.findall(path.read_text("utf-8"))]
-    assert found == []
 
 
 @pytest.mark.parametrize(
