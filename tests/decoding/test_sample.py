@@ -25,7 +25,7 @@ from keras_transformer.decoding import (
 from keras_transformer.decoding.sample import _draw
 from keras_transformer.execution import native
 
-BOS, EOS, VOCAB, ROWS, DRAWS = 2, 3, 11, 41, 53
+BOS, VOCAB, ROWS, DRAWS = 2, 11, 41, 53
 LOGITS = np.array([0.3, -1.0, 0.2, 1.5, 0.9, -0.4, 0.0, 2.0, -2.5, 1.1, 0.5], "float32")
 
 

@@ -22,7 +22,6 @@ CONFIG = {
     "use_bidirectional_attention": True,
     "layer_types": LOCAL,
 }
-WINDOW = 4  # of the configuration: a token sees 2 tokens before it and 2 after it
 
 
 def made(**changes):
@@ -30,6 +29,7 @@ def made(**changes):
     return randomized("gemma3_text", FAMILIES["gemma3_text"].make_model({**CONFIG, **changes}))
 
 
+# A layer whose window is 4 shows a token 2 tokens before it and 2 after it.
 @pytest.mark.parametrize(("kinds", "distance"), [(["sliding_attention"] * 2, 4), (LOCAL, 10)])
 def test_a_token_sees_those_after_it_as_far_as_its_windows_reach(kinds, distance):
     model = made(layer_types=kinds)

@@ -31,7 +31,7 @@ MODELS = (
 MODELS += ("mpnet-Model", "modernbert-biases", "vit-classes", "vit-pooler", "whisper")
 SHARES = 8
 SKIPPED = re.compile("name|dtype|trainable|seed|.*(initializer|regularizer|constraint)")
-ROTARY, BIASES = layers.RotaryPositions(500.0), layers.RelativePositionBias(3)
+ROTARY = layers.RotaryPositions(500.0)
 # Another value of each option that is neither a number nor a bool; of several, the first one that fits is taken.
 OTHERS = {
     "positions": (layers.LearnedPositions(30), layers.PositionalEncoding(), ROTARY, layers.ALiBi(), None),

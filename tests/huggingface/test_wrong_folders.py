@@ -253,11 +253,9 @@ def damage(path):
         (lambda f: (f / WEIGHTS).unlink(), f"`folder` must hold {WEIGHTS} or {INDEX}"),
         (lambda f: damage(f / WEIGHTS), f"{WEIGHTS}: Error while deserializing header"),
         (lambda f: (f / "config.json").unlink(), "Cannot read"),
-        (lambda f: (f / "config.json").write_text("{"), "Cannot read"),
-        (lambda f: (f / "config.json").write_text("[]"), "must hold a JSON object. Received: a list"),
         (lambda f: (f / "config.json").write_text("{}"), "model_type=None"),
     ],
-    ids=["none", "damaged", "no-config", "no-json", "no-object", "no-type"],
+    ids=["none", "damaged", "no-config", "no-type"],
 )
 def test_folder_without_a_checkpoint_is_refused(folder, change, expected):
     change(folder)

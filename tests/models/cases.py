@@ -51,7 +51,7 @@ def ensemble(seed=0, **arguments):
     return Ensemble([transformer(seed, **arguments), recurrent(seed + 1, d_model=7, **arguments)])
 
 
-T5_EOS, BUCKETS, DISTANCE = 1, 8, 6
+BUCKETS, DISTANCE = 8, 6
 T5_PAIR = {
     "source": np.array([[5, 7, 12, 4, 9, 3, 1], [8, 4, 11, 1, 0, 0, 0], [6, 1, 0, 0, 0, 0, 0]], "int32"),
     "target": np.array([[0, 5, 9, 10, 4], [0, 7, 3, 0, 0], [0, 4, 6, 3, 0]], "int32"),

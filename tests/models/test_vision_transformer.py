@@ -113,9 +113,6 @@ def test_images_of_another_size_are_named(shape):
     [
         ({"image_size": (6, 9)}, r"image_size=\(6, 9\), patch_size=\(2, 5\)"),
         ({"image_size": 0}, "image_size=0"),
-        ({"num_classes": 0}, "num_classes=0"),
-        ({"channels": 0}, "channels=0"),
-        ({"dropout": 1.0}, "dropout=1.0"),
         ({"encoder": layers.FeedForward(5)}, "`encoder` must be .*`Encoder`"),
         ({"encoder": layers.Decoder(1, 2, 5)}, "Received: encoder=<Decoder"),
     ],

@@ -149,38 +149,6 @@ def test_a_pod_that_ends_first_answers_what_it_has(base):
     assert pod["terminationGracePeriodSeconds"] > int(seconds)
 
 
-def test_only_proxies_reach_what_changes_the_configuration(base):
-    """A client of gRPC can change the configuration, as a client of REST cannot."""
-    write_server_files(base, stable=1)
-    policy = kubernetes_of(base)["NetworkPolicy", "en-de"]
-    assert policy["podSelector"] == {"matchLabels": {"app": "en-de"}} and policy["egress"] == []
-    assert policy["policyTypes"] == ["Ingress", "Egress"]
-    *allowed, monitoring = policy["ingress"]
-    for each, label, ports in zip(allowed, ("client-of", "proxy-of"), ([8501], [8500, 8501]), strict=True):
-        assert each["from"] == [{"podSelector": {"matchLabels": {label: "en-de"}}}]
-        assert [port["port"] for port in each["ports"]] == ports
-    assert [port["port"] for port in monitoring["ports"]] == [8501]  # the metrics, and not the configuration
-    assert list(monitoring["from"][0]) == ["namespaceSelector"]
-
-
-def test_containers_run_without_rights(base):
-    """In Kubernetes by the rules of its Pod Security Standard "restricted"."""
-    write_server_files(base, stable=1)
-    service = service_of(base)
-    assert service["user"] == "65534:65534" and service["read_only"] and service["cap_drop"] == ["ALL"]
-    assert service["security_opt"] == ["no-new-privileges:true"] and service["mem_limit"] == "9g"
-    assert all(port.startswith("127.0.0.1:") for port in service["ports"]) and service["pids_limit"]
-    pod = kubernetes_of(base)["Deployment", "en-de"]["template"]["spec"]
-    assert pod["securityContext"]["runAsNonRoot"] is True and pod["securityContext"]["runAsUser"] > 0
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    (container,) = pod["containers"]
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-    }
-
-
 def test_different_names_are_different_resources():
     names = ["a.b", "a_b", "a-b", "A_b", "a__b", "a_b_", "_a_b", *(f"{'a' * 70}{i}" for i in range(3))]
     names += ["2024_en_de", "-", "EN-" + "d" * 80, "_" * 70 + "x"]
