@@ -8,15 +8,17 @@ from keras_transformer.decoding.constraints import (
     MaxLength,
     MinLength,
     NoRepeatNgram,
+    PresencePenalty,
     RepetitionPenalty,
     SuppressTokens,
 )
 from keras_transformer.decoding.diverse import DiverseBeam
-from keras_transformer.decoding.hypotheses import Greedy, Hypotheses, Search, Strategy
+from keras_transformer.decoding.hypotheses import Greedy, Hypotheses, LoggedHypotheses, Search, Strategy
 from keras_transformer.decoding.loop import decode
 from keras_transformer.decoding.phrases import PhraseBeam
 from keras_transformer.decoding.sample import Sample, feature_keys, row_keys
 from keras_transformer.decoding.speech import SpeechIds, SuppressFirstTokens, TimestampRules
+from keras_transformer.decoding.stops import StopStrings
 from keras_transformer.decoding.words import ForbidWords
 
 
@@ -29,6 +31,7 @@ CONSTRAINTS = _by_name(
     MinLength,
     MaxLength,
     RepetitionPenalty,
+    PresencePenalty,
     NoRepeatNgram,
     SuppressTokens,
     SuppressFirstTokens,
@@ -36,6 +39,7 @@ CONSTRAINTS = _by_name(
     ForcedFirstToken,
     TimestampRules,
     ForbidWords,
+    StopStrings,
 )
 
 __all__ = [
@@ -49,14 +53,17 @@ __all__ = [
     "ForcedFirstToken",
     "Greedy",
     "Hypotheses",
+    "LoggedHypotheses",
     "MaxLength",
     "MinLength",
     "NoRepeatNgram",
     "PhraseBeam",
+    "PresencePenalty",
     "RepetitionPenalty",
     "Sample",
     "Search",
     "SpeechIds",
+    "StopStrings",
     "Strategy",
     "SuppressFirstTokens",
     "SuppressTokens",

@@ -13,7 +13,6 @@ from keras_transformer.decoding.hypotheses import (
     Beams,
     Hypotheses,
     Strategy,
-    one_of,
     select,
     top_k,
 )
@@ -158,8 +157,7 @@ class Beam(Strategy):
         lengths = beams.lengths[:, :1] + ops.cast(possible[:, :1], "int32")
         slots = ops.arange(ops.shape(written)[-1], dtype="int32")
         written = ops.where(ops.equal(slots, lengths[..., None] - 1), tokens[..., None], written)
-        ends = ops.logical_or(one_of(tokens, search.eos_ids), lengths >= search.limits[:, None])
-        ends = ops.logical_and(ends, possible)
+        ends = ops.logical_and(search.ends(tokens, lengths, lambda: written), possible)
         lengths = ops.broadcast_to(lengths, ops.shape(tokens))
         ranks = ops.where(ends, sums / self.divisor(lengths), NEVER)
         # Logits of NaN end the row with the score NaN.

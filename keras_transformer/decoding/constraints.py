@@ -1,7 +1,10 @@
 """Constraints: small frozen objects that every hypothesis of a search must satisfy, under any strategy."""
 
 import dataclasses
+import functools
 import math
+import numbers
+import sys
 from typing import Any
 
 import keras
@@ -18,10 +21,14 @@ ROUNDING = 1e-3
 class Constraint(RowFields):
     """Base class of constraints. A constraint limits lengths, changes logits, or forbids tokens.
 
-    A constraint of your own overrides one of the three methods. Several constraints work together: the lowest limit
+    A constraint of your own overrides one of the four methods. Several constraints work together: the lowest limit
     holds, the changes of the logits apply one after the other, and then every forbidden token is excluded. A field may
     hold a tensor `(batch, ...)`, a value for each row.
     """
+
+    def begun(self):
+        """Returns the constraint for one search, with the tensors that all its steps share, or itself."""
+        return self
 
     def limits(self, source_lengths):
         """Returns the longest output of each row, an int or int32 `(batch,)`; None for no limit.
@@ -48,6 +55,17 @@ class Constraint(RowFields):
             beams: `Beams`, the hypotheses so far.
             search: `Search`.
             vocab_size: int.
+        """
+        return None
+
+    def ended(self, written, lengths, search):
+        """Returns which hypotheses end with their newest token, bool `(batch, width)`, or None for none.
+
+        Args:
+            written: Function without arguments that returns the hypotheses with their newest tokens, int32
+                `(batch, width, max_length)`.
+            lengths: int32 `(batch, width)`, or `(batch, 1)` where all are the same.
+            search: `Search`.
         """
         return None
 
@@ -125,29 +143,94 @@ class MaxLength(_Length):
         return self.of(source_lengths)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Penalty(Constraint):
+    """Base class of penalties for the tokens that an output already has."""
+
+    def _counts(self, beams, vocab_size):
+        """Returns how often each id has occurred, int32 `(batch, width, vocab_size)`; `earlier` ids count too."""
+        tokens, where = beams.tokens, _written(beams)
+        if self.earlier is not None:
+            earlier = ops.convert_to_tensor(self.earlier, "int32")[:, None]
+            earlier = ops.broadcast_to(earlier, (*ops.shape(tokens)[:2], ops.shape(earlier)[2]))
+            tokens = ops.concatenate([tokens, ops.maximum(earlier, 0)], axis=-1)
+            where = ops.concatenate([where, earlier >= 0], axis=-1)
+        return _counts(tokens, where, vocab_size)
+
+    def _where_used(self, changed, logits, neutral, *values):
+        """Returns `changed(*values)`; the logits as they are where the values of all rows are neutral.
+
+        Numbers are given as they are, and the values of rows as `(batch, 1, 1)`.
+        """
+        values = [x if isinstance(x, numbers.Real) else ops.reshape(x, (-1, 1, 1)) for x in values]
+        used = [ops.any(ops.not_equal(x, neutral)) for x in values if not isinstance(x, numbers.Real)]
+        if len(used) < len(values):
+            return changed(*values)
+        return ops.cond(functools.reduce(ops.logical_or, used), lambda: changed(*values), lambda: logits)
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclasses.dataclass(frozen=True)
-class RepetitionPenalty(Constraint):
+class RepetitionPenalty(_Penalty):
     """Makes the tokens of the hypothesis less likely to occur again (Keskar et al., 2019, "CTRL", section 4.1).
 
     Positive logits of these tokens are divided by `penalty`, negative ones are multiplied by it.
 
     Args:
-        penalty: Above 1 for less repetition, below 1 for more.
+        penalty: Above 1 for less repetition, below 1 for more; or an array or a tensor `(batch,)`, whose values are not
+            checked.
+        earlier: Ids that count as tokens of the hypothesis, int32 `(batch, n)`, -1 for none; or None.
 
     Raises:
         ValueError: If `penalty` is not positive.
     """
 
-    penalty: float = 1.2
+    penalty: Any = 1.2
+    earlier: Any = None
 
     def __post_init__(self):
-        check_range(0, above=True, penalty=self.penalty)
+        check_range(0, above=True, **self.plain(penalty="float32"))
 
     def adjusted(self, logits, beams, search):
-        seen = _occurs(beams.tokens, _written(beams), logits.shape[-1])
-        penalised = ops.where(logits > 0, logits / self.penalty, logits * self.penalty)
-        return ops.where(seen, penalised, logits)
+        def changed(penalty):
+            seen = self._counts(beams, logits.shape[-1]) > 0
+            return ops.where(seen, ops.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+        return self._where_used(changed, logits, 1, self.penalty)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclasses.dataclass(frozen=True)
+class PresencePenalty(_Penalty):
+    """Lowers the logits of the tokens of the hypothesis, as the API of OpenAI does.
+
+    A token that has occurred `n` times loses `presence + n * frequency`, one that has not occurred loses nothing
+    (OpenAI, "API reference", `presence_penalty` and `frequency_penalty`).
+
+    Args:
+        presence: What each token that has occurred loses; below 0 it gains. A number; or an array or a tensor
+            `(batch,)`, whose values are not checked.
+        frequency: What it loses for each time, as `presence`.
+        earlier: Ids that count as tokens of the hypothesis, int32 `(batch, n)`, -1 for none; or None.
+
+    Raises:
+        ValueError: If a penalty is not a number.
+    """
+
+    presence: Any = 0.0
+    frequency: Any = 0.0
+    earlier: Any = None
+
+    def __post_init__(self):
+        check_range(-sys.float_info.max, **self.plain(presence="float32", frequency="float32"))
+
+    def adjusted(self, logits, beams, search):
+        def changed(presence, frequency):
+            counts = self._counts(beams, logits.shape[-1])
+            times = ops.cast(counts, logits.dtype)
+            return logits - ops.where(counts > 0, presence + frequency * times, 0.0)
+
+        return self._where_used(changed, logits, 0, self.presence, self.frequency)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -261,7 +344,12 @@ def _written(beams):
 
 
 def _occurs(tokens, where, vocab_size):
-    """Marks the ids that are in the slots marked by `where`.
+    """Marks the ids that are in the slots marked by `where`: bool `(batch, width, vocab_size)`."""
+    return _counts(tokens, where, vocab_size) > 0
+
+
+def _counts(tokens, where, vocab_size):
+    """Counts the ids in the slots marked by `where`.
 
     Args:
         tokens: int32 `(batch, width, max_length)`.
@@ -269,7 +357,7 @@ def _occurs(tokens, where, vocab_size):
         vocab_size: int.
 
     Returns:
-        bool `(batch, width, vocab_size)`.
+        int32 `(batch, width, vocab_size)`.
     """
     batch_size, width, length = ops.shape(tokens)
     rows = ops.arange(batch_size * width, dtype="int32")[:, None]
@@ -281,4 +369,4 @@ def _occurs(tokens, where, vocab_size):
         ops.ones((batch_size * width * length,), "int32"),
         (batch_size * width * (vocab_size + 1),),
     )
-    return ops.reshape(counts > 0, (batch_size, width, vocab_size + 1))[..., :vocab_size]
+    return ops.reshape(counts, (batch_size, width, vocab_size + 1))[..., :vocab_size]

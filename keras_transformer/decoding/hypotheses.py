@@ -34,6 +34,31 @@ class Hypotheses(NamedTuple):
     scores: Any
 
 
+class LoggedHypotheses(NamedTuple):
+    """`Hypotheses` with the log probabilities of each token and of the likeliest ones in its place.
+
+    Attributes:
+        tokens: As in `Hypotheses`.
+        lengths: As in `Hypotheses`.
+        scores: As in `Hypotheses`.
+        likeliest: int32 `(batch, n_best, max_length, k)`, the `k` tokens that the model found likeliest, best first.
+        log_probs: float32 `(batch, n_best, max_length, 1 + k)`, the log probability of the token itself, and of the
+            likeliest ones. They are the model's: no temperature, cut or constraint changes them.
+    """
+
+    tokens: Any
+    lengths: Any
+    scores: Any
+    likeliest: Any
+    log_probs: Any
+
+
+def hypotheses_of(parts):
+    """Makes `Hypotheses` of 3 tensors, and `LoggedHypotheses` of 5."""
+    parts = tuple(parts)
+    return (Hypotheses if len(parts) == 3 else LoggedHypotheses)(*parts)
+
+
 def one_of(tokens, ids):
     """Whether tokens are one of a few ids.
 
@@ -88,9 +113,10 @@ class Beams(NamedTuple):
         slots = ops.arange(ops.shape(self.tokens)[-1], dtype="int32")
         here = ops.logical_and(ops.equal(slots, self.lengths[..., None]), grows[..., None])
         lengths = self.lengths + ops.cast(grows, "int32")
-        ends = ops.logical_or(one_of(tokens, search.eos_ids), lengths >= search.limits[:, None])
+        written = ops.where(here, tokens[..., None], self.tokens)
+        ends = search.ends(tokens, lengths, lambda: written)
         return Beams(
-            ops.where(here, tokens[..., None], self.tokens),
+            written,
             lengths,
             ops.where(self.finished, self.scores, self.scores + log_probs),
             ops.logical_or(ops.logical_not(grows), ends),
@@ -108,6 +134,7 @@ class Search(NamedTuple):
             None.
         eos_ids: tuple of int, the tokens that end a row.
         pad_id: int, the token after the end.
+        constraints: tuple of the constraints, which `decode` fills in.
     """
 
     limits: Any
@@ -115,6 +142,22 @@ class Search(NamedTuple):
     keys: Any = None
     eos_ids: tuple = (3,)
     pad_id: int = 0
+    constraints: tuple = ()
+
+    def ends(self, tokens, lengths, written):
+        """Returns which hypotheses end with their newest token, bool `(batch, n)`.
+
+        Args:
+            tokens: int32 `(batch, n)`, the newest tokens.
+            lengths: int32 `(batch, n)`, or `(batch, 1)` where all are the same.
+            written: Function without arguments that returns all tokens of the hypotheses, int32
+                `(batch, n, max_length)`.
+        """
+        ends = ops.logical_or(one_of(tokens, self.eos_ids), lengths >= self.limits[:, None])
+        for constraint in self.constraints:
+            ended = constraint.ended(written, lengths, self)
+            ends = ends if ended is None else ops.logical_or(ends, ended)
+        return ends
 
 
 class Prediction(NamedTuple):
@@ -301,7 +344,12 @@ class Strategy(RowFields):
         """
         raise NotImplementedError
 
-    def end(self, beams, extra, search):
+    def results(self, columns):
+        """Returns the shape of each result without the batch, and its dtype, for `columns` tokens (None: not known)."""
+        n = self.n_best
+        return ((n, columns), "int32"), ((n,), "int32"), ((n,), "float32")
+
+    def end(self, beams, extra, search, further=()):
         """Returns the `Hypotheses` of a finished search, best first.
 
         A hypothesis with the score -inf becomes empty: the constraints left it no token. So does one with the score
@@ -311,10 +359,12 @@ class Strategy(RowFields):
             beams: `Beams`.
             extra: The value that the last step returned.
             search: `Search`.
+            further: Further tensors of the result, `(batch, width, ...)`.
         """
         found = beams.scores > NEVER
         tokens = ops.where(found[..., None], beams.tokens, search.pad_id)
-        hypotheses = Hypotheses(tokens, ops.where(found, beams.lengths, 0), beams.scores)
+        lengths = ops.where(found, beams.lengths, 0)
+        hypotheses = hypotheses_of((tokens, lengths, beams.scores, *further))
         return hypotheses if self.width == 1 else select(hypotheses, top_k(beams.scores, self.n_best)[1])
 
 

@@ -81,7 +81,7 @@ def decode(step, cache, strategy, prompt, search, *, target_len=None, starts=Non
     >>> decode(step, (), Greedy(), [1], Search(limits=4)).tokens.numpy().tolist()
     [[[2, 3, 0, 0]]]
     """
-    constraints, pad_id = tuple(constraints), search.pad_id
+    constraints, pad_id = tuple(constraint.begun() for constraint in constraints), search.pad_id
     prompt = ops.convert_to_tensor(prompt, "int32")
     prompt = prompt[:, None] if len(prompt.shape) == 1 else prompt
     batch_size, prompt_len = ops.shape(prompt)
@@ -98,7 +98,7 @@ def decode(step, cache, strategy, prompt, search, *, target_len=None, starts=Non
         limit = constraint.limits(search.source_lengths)
         if limit is not None:
             limits = ops.minimum(limits, ops.cast(limit, "int32"))
-    search = search._replace(limits=limits)
+    search = search._replace(limits=limits, constraints=constraints)
     step, cache = with_methods(step, cache)
     if isinstance(prompt_len, int) and prompt_len == 1:
         beams = Beams(

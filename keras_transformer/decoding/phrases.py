@@ -162,7 +162,9 @@ class PhraseBeam(Beam):
         possible = candidates.sums > NEVER
         # All open hypotheses of a row have one length, and the first is open where any is.
         lengths = beams.lengths[:, :1] + ops.cast(possible[:, :1], "int32")
-        ends = ops.logical_or(one_of(candidates.tokens, search.eos_ids), lengths >= search.limits[:, None])
+        ends = search.ends(
+            candidates.tokens, lengths, lambda: _extended(candidates, lengths, beams, prediction).tokens
+        )
         ends = ops.logical_or(ends, ops.equal(candidates.sums, math.inf))
         ends = ops.logical_and(possible, ends)
         ended = ops.logical_and(ends, _rank_in_bank(bank, possible, self._banks) < self.width)

@@ -1,9 +1,10 @@
 """Sampling: reproducible random numbers, and cuts that drop unlikely tokens."""
 
 import dataclasses
+import functools
 import numbers
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -13,6 +14,17 @@ from keras_transformer.decoding.hypotheses import MOST_RESULTS, NEVER, Strategy,
 from keras_transformer.execution import ops
 
 LARGEST_SEED = 2**31 - 1
+
+
+class _Cuts(NamedTuple):
+    """The cuts that rows may have of their own: numbers, or `(rows, 1)`, int32 and float32."""
+
+    top_k: Any
+    top_p: Any
+    min_p: Any
+
+
+NO_CUTS = _Cuts(0, 1.0, 0.0)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -28,8 +40,8 @@ class Sample(Strategy):
     do not change them. The same source twice in a batch gives the same samples twice; `num_samples` gives different
     samples of one source.
 
-    `temperature`, `top_p` and `seed` may each be an array or a tensor `(batch,)`, a value for each row of a batch. Its
-    values are not checked.
+    `temperature`, `top_k`, `top_p`, `min_p` and `seed` may each be an array or a tensor `(batch,)`, a value for each
+    row of a batch. Its values are not checked.
 
     Args:
         temperature: Divisor of the logits. Below 1 the distribution gets sharper, above 1 flatter. 0 takes the
@@ -41,6 +53,11 @@ class Sample(Strategy):
         typical_p: Keep the tokens whose information is nearest to the entropy: the fewest that hold at least this
             probability together.
         num_samples: Number of samples for each source, at most 10,000; the likeliest comes first.
+        most_k: The largest `top_k` of a row, so that no more tokens are sorted; 0 for the size of the vocabulary.
+        log_probs: Number of the likeliest tokens whose log probabilities are kept at each place, with that of the token
+            itself; the result is `LoggedHypotheses`. None for none.
+        logged: With `log_probs`, whether they are kept; without them their tensors have no places. A bool, or inside a
+            graph without XLA a bool scalar.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -50,19 +67,24 @@ class Sample(Strategy):
     """
 
     temperature: Any = 1.0
-    top_k: int = 0
+    top_k: Any = 0
     top_p: Any = 1.0
     seed: Any = None
-    min_p: float = 0.0
+    min_p: Any = 0.0
     typical_p: float = 1.0
     num_samples: int = 1
+    most_k: int = 0
+    log_probs: int | None = None
+    logged: Any = True
 
     def __post_init__(self):
         check_range(0, **self.plain(temperature="float32"))
-        check_count(top_k=self.top_k)
+        check_count(**self.plain(top_k="int32"), most_k=self.most_k)
         check_range(0, 1, above=True, **self.plain(top_p="float32"), typical_p=self.typical_p)
-        check_range(0, 1, min_p=self.min_p)
+        check_range(0, 1, **self.plain(min_p="float32"))
         check_count(1, MOST_RESULTS, num_samples=self.num_samples)
+        if self.log_probs is not None:
+            check_count(1, MOST_RESULTS, log_probs=self.log_probs)
         if self.seed is not None:
             check_count(0, LARGEST_SEED, **self.plain(seed="int32"))
 
@@ -79,6 +101,23 @@ class Sample(Strategy):
         # A tensor is not a part of the compiled function.
         return dataclasses.replace(self, seed=ops.convert_to_tensor(seed, "int32"))
 
+    def results(self, columns):
+        results = super().results(columns)
+        if self.log_probs is None:
+            return results
+        places = columns if self.logged is True else None
+        shape = self.n_best, places, self.log_probs
+        return *results, (shape, "int32"), ((*shape[:2], self.log_probs + 1), "float32")
+
+    def begin(self, beams, search):
+        if self.log_probs is None:
+            return ()
+        batch_size, _, places = ops.shape(beams.tokens)
+        places = places if self.logged is True else places * ops.cast(self.logged, "int32")
+        shape = batch_size, self.width, places
+        likeliest = ops.zeros((*shape, self.log_probs), "int32")
+        return likeliest, ops.zeros((*shape, self.log_probs + 1), "float32")
+
     def advance(self, beams, extra, prediction, search):
         batch_size, width, vocab_size = ops.shape(prediction.allowed)
         logits = ops.reshape(prediction.allowed, (-1, vocab_size))  # (batch * width, vocab_size)
@@ -89,7 +128,7 @@ class Sample(Strategy):
                 return x
             return ops.reshape(ops.broadcast_to(ops.reshape(x, (-1, 1)), (batch_size, width)), (-1, 1))
 
-        temperature, top_p = map(of_hypotheses, (self.temperature, self.top_p))
+        temperature = of_hypotheses(self.temperature)
         if isinstance(temperature, numbers.Real) and temperature == 0:
             tokens = top_k(logits, 1)[1]
         else:
@@ -97,18 +136,45 @@ class Sample(Strategy):
             check(self.seed is not None, rule, seed=self.seed)
             uniform = ops.reshape(_uniform(self.seed, beams.lengths, search.keys), (-1, 1))
             draw = self._drawn if isinstance(temperature, numbers.Real) else self._drawn_or_likeliest
-            tokens = draw(logits, uniform, temperature, top_p)
+            cuts = _Cuts(*map(of_hypotheses, (self.top_k, self.top_p, self.min_p)))
+            tokens = draw(logits, uniform, temperature, cuts)
         tokens = ops.reshape(tokens, (batch_size, width))
-        return beams.extended(tokens, prediction.log_probs(tokens), search), (), tokens, None
+        log_probs = prediction.log_probs(tokens)
+        if self.log_probs is not None:
+            extra = self._logged(beams, extra, prediction, log_probs)
+        return beams.extended(tokens, log_probs, search), extra, tokens, None
 
-    def _drawn_or_likeliest(self, logits, uniform, temperature, top_p):
+    def end(self, beams, extra, search):
+        return super().end(beams, extra, search, extra)
+
+    def _logged(self, beams, extra, prediction, log_probs):
+        """Adds the log probabilities of the newest tokens, float32 `(batch, width)`, and the likeliest to `extra`."""
+
+        def added():
+            logits = prediction.logits - prediction.normalizer[..., None]
+            batch_size, width, vocab_size = ops.shape(logits)
+            best = top_k(ops.reshape(logits, (-1, vocab_size)), min(self.log_probs, vocab_size))
+            best = [ops.reshape(x, (batch_size, width, -1)) for x in best]
+            missing = ((0, 0), (0, 0), (0, max(0, self.log_probs - vocab_size)))
+            values, ids = (ops.pad(x, missing) for x in best)
+            values = ops.concatenate([log_probs[..., None], values], axis=-1)
+            slots = ops.arange(ops.shape(extra[0])[2], dtype="int32")
+            grows = ops.logical_and(ops.logical_not(beams.finished), log_probs > NEVER)
+            here = ops.logical_and(ops.equal(slots, beams.lengths[..., None]), grows[..., None])[..., None]
+            return tuple(
+                ops.where(here, x[:, :, None], old) for x, old in zip((ids, values), extra, strict=True)
+            )
+
+        return added() if self.logged is True else ops.cond(self.logged, added, lambda: extra)
+
+    def _drawn_or_likeliest(self, logits, uniform, temperature, cuts):
         """Draws a token for each hypothesis; at a temperature of 0 takes the likeliest.
 
         Args:
             logits: float32 `(rows, vocab_size)`.
             uniform: float32 `(rows, 1)`, numbers in [0, 1).
             temperature: float32 `(rows, 1)`.
-            top_p: float, or float32 `(rows, 1)`.
+            cuts: `_Cuts`.
 
         Returns:
             int32 `(rows, 1)`.
@@ -116,58 +182,71 @@ class Sample(Strategy):
         draws, likeliest = temperature > 0, top_k(logits, 1)[1]
 
         def drawn():
-            share = top_p if isinstance(top_p, numbers.Real) else ops.where(draws, top_p, 1.0)
-            tokens = self._drawn(logits, uniform, ops.where(draws, temperature, 1.0), share)
+            # Without a draw a row needs no cut.
+            used = _Cuts(
+                *(
+                    x if isinstance(x, numbers.Real) else ops.where(draws, x, ops.cast(neutral, x.dtype))
+                    for x, neutral in zip(cuts, NO_CUTS, strict=True)
+                )
+            )
+            tokens = self._drawn(logits, uniform, ops.where(draws, temperature, 1.0), used)
             return ops.where(draws, tokens, likeliest)
 
         return ops.cond(ops.any(draws), drawn, lambda: likeliest)
 
-    def _drawn(self, logits, uniform, temperature, top_p):
-        """Draws a token for each hypothesis: int32 `(rows, 1)`.
-
-        `temperature` and `top_p` are floats, or float32 `(rows, 1)`.
-        """
+    def _drawn(self, logits, uniform, temperature, cuts):
+        """Draws a token for each hypothesis: int32 `(rows, 1)`. `temperature` is a float, or float32 `(rows, 1)`."""
         highest = ops.max(logits, axis=-1, keepdims=True)
         logits = ops.where(logits > NEVER, (logits - highest) / temperature, NEVER)
-        ids, logits = self._kept(logits, top_p)
+        ids, logits = self._kept(logits, cuts)
         drawn = _draw(logits, uniform)
         return drawn if ids is None else select(ids, drawn)
 
-    def _kept(self, logits, top_p):
-        """Applies the cuts to logits `(rows, vocab_size)`. `top_p` is a float, or float32 `(rows, 1)`.
+    def _kept(self, logits, cuts):
+        """Applies the cuts to logits `(rows, vocab_size)`.
 
         Returns:
             ids: int32 `(rows, kept)`, likeliest first; None for all ids in their order.
             logits: float32 `(rows, kept)`, -inf for tokens that a cut dropped.
         """
-        other_cuts = self.top_k or self.min_p or self.typical_p < 1
-        if isinstance(top_p, numbers.Real):
-            return self._cut(logits, top_p) if other_cuts or top_p < 1 else (None, logits)
-        if other_cuts:
-            return self._cut(logits, top_p)
+        by_row = [not isinstance(x, numbers.Real) for x in cuts]
+        # As in `NO_CUTS`: above 0, below 1, above 0.
+        used = cuts.top_k > 0, cuts.top_p < 1, cuts.min_p > 0
+        for_all = any(each for each, varies in zip(used, by_row, strict=True) if not varies)
+        if for_all or self.typical_p < 1 or self.most_k:
+            return self._cut(logits, cuts)
+        if not any(by_row):
+            return None, logits
         # Rows without a cut keep the order of their ids, so that they draw what they draw alone. A sort of the
         # vocabulary takes longer than the rest of a small step, so it is left out if no row needs it.
         ids = ops.broadcast_to(ops.arange(logits.shape[-1], dtype="int32"), ops.shape(logits))
+        rows = functools.reduce(ops.logical_or, [x for x, varies in zip(used, by_row, strict=True) if varies])
 
         def cut():
-            rows = zip(self._cut(logits, top_p), (ids, logits), strict=True)
-            return tuple(ops.where(top_p < 1, of_cut, plain) for of_cut, plain in rows)
+            pairs = zip(self._cut(logits, cuts), (ids, logits), strict=True)
+            return tuple(ops.where(rows, of_cut, plain) for of_cut, plain in pairs)
 
-        return ops.cond(ops.any(top_p < 1), cut, lambda: (ids, logits))
+        return ops.cond(ops.any(rows), cut, lambda: (ids, logits))
 
-    def _cut(self, logits, top_p):
+    def _cut(self, logits, cuts):
         """Sorts the tokens of logits `(rows, vocab_size)` and applies the cuts; returns what `_kept` returns."""
         vocab_size = logits.shape[-1]
-        logits, ids = top_k(logits, min(self.top_k or vocab_size, vocab_size))
-        by_row = not isinstance(top_p, numbers.Real)
-        if by_row or top_p < 1:
+        most, top_p, min_p = self.most_k or vocab_size, cuts.top_p, cuts.min_p
+        top_k_by_row, top_p_by_row, min_p_by_row = (not isinstance(x, numbers.Real) for x in cuts)
+        most = most if top_k_by_row else min(most, cuts.top_k or vocab_size)
+        logits, ids = top_k(logits, min(most, vocab_size))
+        if top_k_by_row:
+            places = ops.arange(logits.shape[-1], dtype="int32")
+            kept = ops.logical_or(places < cuts.top_k, cuts.top_k <= 0)
+            logits = ops.where(kept, logits, NEVER)
+        if top_p_by_row or top_p < 1:
             probs = ops.softmax(logits, axis=-1)
             kept = ops.cumsum(probs, axis=-1) - probs < top_p
-            kept = ops.logical_or(kept, top_p >= 1) if by_row else kept
+            kept = ops.logical_or(kept, top_p >= 1) if top_p_by_row else kept
             logits = ops.where(kept, logits, NEVER)
-        if self.min_p:
+        if min_p_by_row or min_p:
             probs = ops.softmax(logits, axis=-1)
-            logits = ops.where(probs >= self.min_p * probs[:, :1], logits, NEVER)
+            logits = ops.where(probs >= min_p * probs[:, :1], logits, NEVER)
         if self.typical_p < 1:
             logits = ops.where(self._typical(logits), logits, NEVER)
         return ids, logits

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 from keras_transformer.checks import check, check_known_ids
-from keras_transformer.decoding import Greedy, Hypotheses, Search, Strategy, decode, feature_keys, row_keys
-from keras_transformer.decoding.hypotheses import tensors_of, with_tensors
+from keras_transformer.decoding import Greedy, Search, Strategy, decode, feature_keys, row_keys
+from keras_transformer.decoding.hypotheses import hypotheses_of, tensors_of, with_tensors
 from keras_transformer.decoding.loop import Limits, at_most
 from keras_transformer.execution import native, ops
 from keras_transformer.execution.inference import (
@@ -115,7 +115,7 @@ class Generation(KeepsFunctions):
 
         Returns:
             `Hypotheses(tokens, lengths, scores)`: int32 `(batch, n_best, max_length)`, int32
-            `(batch, n_best)`, float32 `(batch, n_best)`.
+            `(batch, n_best)`, float32 `(batch, n_best)`. `LoggedHypotheses` for a `Sample` with `log_probs`.
 
         Raises:
             ValueError: If `source` has another rank than 2, is empty, holds ids outside the vocabulary or is a tensor
@@ -168,7 +168,7 @@ class Generation(KeepsFunctions):
             rows = (_rows_at((inputs, tensors), group, lengths) for group in groups)
             return _joined([compiled(*each, columns) for each in rows], groups, target_len, self.pad_id)
         hypotheses = compiled(inputs, tensors, columns)
-        return hypotheses._replace(tokens=hypotheses.tokens[:, :, :target_len])
+        return _with_columns(hypotheses, target_len, self.pad_id)
 
     def search(self, source, strategy, max_length=None, *, target_len=None, constraints=(), prefix=None):
         """Computes `generate` inside a graph: tensors in, tensors out.
@@ -231,10 +231,9 @@ class Generation(KeepsFunctions):
             )
 
         rows = source, prefix, max_length, tensors_of(objects)
-        n, columns = strategy.n_best, target_len if isinstance(target_len, int) else None
-        results = ((n, columns), "int32"), ((n,), "int32"), ((n,), "float32")
+        results = strategy.results(target_len if isinstance(target_len, int) else None)
         with inference(self):
-            return Hypotheses(*search_rows(search_given, self, rows, strategy.width, results))
+            return hypotheses_of(search_rows(search_given, self, rows, strategy.width, results))
 
     def start(self, source, width=1, prefix=None):
         """Reads sources, and prepares the steps that write their outputs.
@@ -352,14 +351,22 @@ def _rows_at(rows, group, lengths):
 
 def _joined(parts, groups, target_len, pad_id):
     """Puts the `Hypotheses` of groups of rows into the order of the batch, with `target_len` columns."""
-
-    def widened(tokens):
-        missing = target_len - tokens.shape[2]
-        return ops.pad(tokens, ((0, 0), (0, 0), (0, missing)), constant_values=pad_id)
-
-    parts = [each._replace(tokens=widened(each.tokens)) for each in parts]
+    parts = [_with_columns(each, target_len, pad_id) for each in parts]
     order = np.argsort(np.concatenate(groups))
-    return Hypotheses(*(ops.take(ops.concatenate(x), order, axis=0) for x in zip(*parts, strict=True)))
+    return hypotheses_of(ops.take(ops.concatenate(x), order, axis=0) for x in zip(*parts, strict=True))
+
+
+def _with_columns(hypotheses, count, pad_id):
+    """Returns hypotheses with `count` columns: others are cut off, missing ones are padding."""
+
+    def fitted(name, x):
+        # Lengths and scores have no columns.
+        if len(x.shape) == 2:
+            return x
+        missing = ((0, 0), (0, 0), (0, max(0, count - x.shape[2])), *[(0, 0)] * (len(x.shape) - 3))
+        return ops.pad(x[:, :, :count], missing, constant_values=pad_id if name == "tokens" else 0)
+
+    return type(hypotheses)(*map(fitted, hypotheses._fields, hypotheses))
 
 
 def tree_step(decode_rows, decoder, batch_size, width, trunk, starts=None):

@@ -25,9 +25,11 @@ from keras_transformer.decoding import (
     MaxLength,
     MinLength,
     NoRepeatNgram,
+    PresencePenalty,
     RepetitionPenalty,
     Sample,
     Search,
+    StopStrings,
     SuppressFirstTokens,
     SuppressTokens,
     TimestampRules,
@@ -44,6 +46,7 @@ EXAMPLES = [
     MinLength(ratio=0.5),
     MaxLength(7, 1.5),
     RepetitionPenalty(1.3),
+    PresencePenalty(0.3, 0.2),
     NoRepeatNgram(2),
     SuppressTokens((A, C)),
     ExcludeTokens((A, C)),
@@ -51,6 +54,7 @@ EXAMPLES = [
     SuppressFirstTokens((A, EOS), begin=1),
     TimestampRules(B, EOS, 1),
     ForbidWords(("ab",), BETWEEN.join(["", "", "", "", " a", "b", "c"])),
+    StopStrings(("cb",), BETWEEN.join(["", "", "", "", " a", "b", "c"])),
 ]
 STRATEGIES = [Greedy(), Beam(3, n_best=2), Sample(temperature=1.5, seed=0, num_samples=3)]
 each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
@@ -205,6 +209,41 @@ def test_penalty_by_hand():
     assert best(negative, [RepetitionPenalty(1.4)], max_length=4) == [[A, A, A, A]]  # -1.4, and B has -1.5
     assert best(negative, [RepetitionPenalty(1.6)], max_length=4) == [[A, B, A, A]]  # -1.6, and then B -2.4
     assert best(negative, [RepetitionPenalty(1.3), RepetitionPenalty(1.2)], max_length=2) == [[A, B]]  # -1.56
+
+
+def test_presence_and_frequency_by_hand():
+    logits = np.array([-9.0, -9.0, -9.0, -9.0, 2.0, 1.5, 1.0])
+    tables = Tables(np.zeros((1, VOCAB, VOCAB)), [[logits]])
+    assert best(tables, [PresencePenalty(0.4)], max_length=4) == [[A, A, A, A]]
+    assert best(tables, [PresencePenalty(0.6)], max_length=4) == [[A, B, A, A]]  # then 1.4, 0.9 and 1.0
+    assert best(tables, [PresencePenalty(frequency=0.3)], max_length=5) == [[A, A, B, A, B]]
+    assert best(tables, [PresencePenalty(0.6, 0.3)], max_length=4) == [[A, B, A, C]]  # 1.1, 0.6 and 1.0
+    assert best(tables, [PresencePenalty(-5)], max_length=4, prompts=[[C]]) == [[C, C, C, C]]
+
+
+@pytest.mark.parametrize(
+    ("make", "values", "neutral"),
+    [
+        (RepetitionPenalty, [1.0, 1.4, 3.0, 0.5], 1.0),
+        (PresencePenalty, [0.0, 0.6, 2.0, -1.0], 0.0),
+        (lambda x: PresencePenalty(0.0, x), [0.0, 0.6, 2.0, -1.0], 0.0),
+    ],
+)
+def test_penalties_of_rows_are_those_of_a_search_of_its_own(make, values, neutral):
+    tables = Tables.random(13, rows=4)
+    found, scores = search(tables, [make(np.array(values))])
+    for row, value in enumerate(values):
+        alone, own_scores = search(tables.rows([row]), [make(value)])
+        assert alone[0] == found[row]
+        np.testing.assert_allclose(own_scores[0], scores[row], rtol=1e-6)
+    assert search(tables, [make(np.full(4, neutral))])[0] == search(tables)[0] != found
+
+
+def test_earlier_tokens_count_as_tokens_of_the_hypothesis():
+    tables = Tables.ranked([[A, B, C]], [[A, B, C]])
+    earlier = np.array([[A, B], [B, -1]], "int32")
+    for make in (RepetitionPenalty, PresencePenalty):
+        assert best(tables, [make(9.0, earlier=earlier)], max_length=1) == [[C], [A]]
 
 
 def ngrams(tokens, size):
@@ -420,6 +459,7 @@ def test_wrong_arguments_are_named():
     check_refused(MinLength, {"length": -1}, {"length": 2.5}, {"length": True}, {"length": 0}, length=1)
     check_refused(MaxLength, {"ratio": -0.5}, {"ratio": math.inf}, {"length": 0, "ratio": 0}, length=3)
     check_refused(RepetitionPenalty, {"penalty": 0}, {"penalty": "2"}, penalty=2)
+    check_refused(PresencePenalty, {"presence": math.nan}, {"frequency": "2"}, presence=2)
     check_refused(NoRepeatNgram, {"size": 0}, {"size": 2.0}, size=1)
     check_refused(SuppressTokens, {"token_ids": ()}, {"token_ids": 5}, {"token_ids": "56"}, token_ids=(5,))
     check_refused(SuppressTokens, {"token_ids": (5, -2)}, token_ids=(5,))

@@ -244,11 +244,13 @@ MAX_LENGTHS, MIN_LENGTHS = np.array([9, 7, 9, 8, 2]), np.array([0, 5, 9, 0, 9])
 DRAWN_WITH = {
     "temperature": np.array([0.0, 1.5, 1.0, 0.3, 0.0]),
     "top_p": np.array([0.5, 1.0, 0.8, 0.6, 1.0]),
+    "top_k": np.array([2, 0, 5, 3, 1]),
+    "min_p": np.array([0.0, 0.3, 0.0, 0.9, 0.1]),
     "seed": np.array([1, 2**31 - 1, 3, 4, 5]),
 }
 
 
-@pytest.mark.parametrize("cuts", [{}, {"top_k": 6, "min_p": 0.05}], ids=["plain", "cut"])
+@pytest.mark.parametrize("cuts", [{}, {"typical_p": 0.7, "most_k": 6}], ids=["plain", "cut"])
 def test_options_of_a_row_are_those_of_a_search_of_its_own(cuts):
     keys = np.array([11, 12, 13, 14, 15], "uint32")
     arguments = {"target_len": 9, "eos_id": 7}  # the likeliest token ends a row
@@ -264,7 +266,9 @@ def test_options_of_a_row_are_those_of_a_search_of_its_own(cuts):
     for place, row in enumerate(rows):
         own = {name: values[row].item() for name, values in DRAWN_WITH.items()}
         alone = found_by(
-            Sample(**own, **cuts) if own["temperature"] else Greedy(),
+            Sample(**own | ({"top_k": own["top_k"] or 6} if cuts else {}), **cuts)
+            if own["temperature"]
+            else Greedy(),
             rows=1,
             keys=keys[row : row + 1],
             constraints=[MinLength(MIN_LENGTHS[row])] if MIN_LENGTHS[row] else [],
@@ -275,6 +279,25 @@ def test_options_of_a_row_are_those_of_a_search_of_its_own(cuts):
         np.testing.assert_array_equal(mixed.lengths[place], alone.lengths[0])
         np.testing.assert_allclose(mixed.scores[place], alone.scores[0], rtol=1e-6)
     assert mixed.lengths[:, 0].tolist()[1:4] == [1, 2, 9]
+
+
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_log_probs_are_the_models_own(count):
+    """Of the tokens and of the likeliest ones, whatever the temperature and the cuts; nothing else changes."""
+    strategy = Sample(temperature=2.0, top_k=9, seed=5, num_samples=7)
+    arguments = {"length": 3, "target_len": 4, "constraints": [RepetitionPenalty(2.0)]}
+    found = found_by(dataclasses.replace(strategy, log_probs=count), **arguments)
+    for name, expected in found_by(strategy, **arguments)._asdict().items():
+        np.testing.assert_array_equal(getattr(found, name), expected)
+    expected = log_softmax(LOGITS.astype("float64"))
+    np.testing.assert_allclose(found.log_probs[:, :, :3, 0], expected[found.tokens[:, :, :3]], rtol=1e-5)
+    np.testing.assert_allclose(found.log_probs[..., 0].sum(-1), found.scores, rtol=1e-5)
+    likeliest = np.argsort(-expected)[:count]
+    shape = ROWS, 7, 3, len(likeliest)
+    np.testing.assert_array_equal(found.likeliest[:, :, :3, :VOCAB], np.broadcast_to(likeliest, shape))
+    best = found.log_probs[:, :, :3, 1 : 1 + VOCAB]
+    np.testing.assert_allclose(best, np.broadcast_to(expected[likeliest], shape), rtol=1e-5)
+    assert not found.likeliest[:, :, 3].any() and not found.log_probs[:, :, 3].any()
 
 
 def test_scores_are_the_models_own_and_the_likeliest_sample_comes_first():
