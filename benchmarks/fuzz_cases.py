@@ -583,8 +583,10 @@ class Cases:
 
     def requests(self, draw, folder):
         """A request of a caller, to a server that answers anything."""
+        from keras_transformer.request_options import OPTIONS
+
         strange = [each for each in STRANGE if not isinstance(each, str) or len(each) < 10**5]
-        names = ["prefix", "max_length", "min_length", "temperature", "top_p", "seed", "a"]
+        names = [*OPTIONS, "n", "a"]
         with (
             raw_server(draw, {"outputs": []}) as url,
             self.kt.client.Client(url, retries=0, timeout=2) as client,

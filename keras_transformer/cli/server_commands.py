@@ -33,9 +33,13 @@ def ask(options):
     from keras_transformer.request_options import OPTIONS
     from keras_transformer.sentences import SentenceSplitter, joined, sentences_of
 
-    given, splitter = options_among(options, *OPTIONS), None
+    given, splitter = options_among(options, *OPTIONS, "n"), None
+    if "stop" in given:
+        given["stop"] = tuple(given["stop"])
     if options.pairs + options.stream + ("split_sentences" in options) > 1:
         raise ValueError("Give one of --pairs, --split-sentences and --stream.")
+    if "n" in given and (options.stream or "split_sentences" in options):
+        raise ValueError("Give --n without --stream and --split-sentences.")
     if "split_sentences" in options:
         splitter = SentenceSplitter(options.split_sentences)
     arguments = client_arguments(options)

@@ -108,10 +108,25 @@ def fill_ask(parser):
     options.add_argument("--max-length", type=int, help="largest number of tokens in an answer")
     options.add_argument("--min-length", type=int, help="smallest number of tokens in an answer")
     options.add_argument("--temperature", type=float, help="0 for greedy search; above 0, tokens are drawn")
+    options.add_argument("--top-k", type=int, metavar="N", help="draw from the N likeliest tokens")
     options.add_argument("--top-p", type=float, help="share of the probability that is drawn from")
+    options.add_argument(
+        "--min-p", type=float, help="draw from tokens at least this share as likely as the likeliest"
+    )
     options.add_argument(
         "--seed", type=int, help="number that decides what is drawn (default: a new one each time)"
     )
+    options.add_argument(
+        "--repetition-penalty", type=float, help="above 1, tokens that have occurred become less likely"
+    )
+    options.add_argument("--presence-penalty", type=float, help="what tokens that have occurred lose")
+    options.add_argument(
+        "--frequency-penalty", type=float, help="what tokens lose for each time they have occurred"
+    )
+    options.add_argument(
+        "--stop", metavar="TEXT", action="append", help="text before which an answer ends; may be repeated"
+    )
+    options.add_argument("--n", type=int, help="number of answers to each line, each on a line of its own")
 
 
 def fill_load_test(parser):

@@ -12,7 +12,7 @@ from keras_transformer.client.attempts import LONGEST_MESSAGE, MAX_BYTES, Failur
 from keras_transformer.client.stream import RefusedOptions, Stream, text_output
 from keras_transformer.client.tensors import check_rows, errors_of_rows, files_of, input_array
 from keras_transformer.client.tensors import joined as joined_batches
-from keras_transformer.request_options import SIGNATURE, columns
+from keras_transformer.request_options import SIGNATURE, columns, repeated
 from keras_transformer.sentences import SentenceSplitter, joined, sentences_of
 
 # Seconds. Clocks and sockets do not take numbers of any size.
@@ -126,7 +126,7 @@ class Calls:
             **options: Options of the rows, as for `answer`.
 
         Returns:
-            A list of str, one for each sentence, in their order.
+            A list of str, one for each sentence, or `n`, in their order.
 
         Raises:
             ValueError: If `sentences` is a single string or holds something else than strings, an option is unknown or
@@ -175,7 +175,7 @@ class Calls:
             **options: Options of the rows, as for `answer`.
 
         Returns:
-            A list of str, the continuation of each prompt without the prompt, in their order.
+            A list of str, the continuation of each prompt, or `n`, without the prompt, in their order.
 
         Raises:
             ValueError: If `prompts` is a single string or holds something else than strings, an option is unknown or
@@ -206,7 +206,9 @@ class Calls:
             tokens: Number of tokens that a request adds. Fewer of them come sooner, and cost more requests.
             max_length: Largest number of tokens of the answer. Each request may add up to the limit of its row, which
                 counts from the text so far.
-            **options: `temperature`, 0 for greedy search; `top_p`; `seed`, a new one if it is not given.
+            **options: `temperature`, 0 for greedy search; `top_k`, `top_p`, `min_p`; `seed`, a new one if it is not
+                given; `repetition_penalty`, `presence_penalty`, `frequency_penalty`; `stop`, as for `answer`. Text that
+                may be the beginning of a stop string is held back.
 
         Returns:
             An iterator of str, of an `AsyncClient` an asynchronous one.
@@ -312,9 +314,13 @@ class Calls:
             texts: List of str, or of bytes.
             second: The second text of each pair, for a model that reads pairs.
             **options: For a model that writes text: `prefix`, with which the answer begins; `max_length` and
-                `min_length`, in tokens; `temperature`, 0 for greedy search; `top_p`; `seed`, a new one for each row and
-                call if it is not given. One value for all rows, or a list with one for each. Without any option the
-                export's own strategy answers.
+                `min_length`, in tokens; `temperature`, 0 for greedy search; `top_k`, `top_p`, `min_p`; `seed`, a new
+                one for each row and call if it is not given; `repetition_penalty`, `presence_penalty`,
+                `frequency_penalty`; `stop`, a str or a tuple of str, before which the answer ends; `logprobs`, the
+                number of likeliest tokens whose log probabilities are wanted with those of the answer. One value for
+                all rows, or a list with one for each. And `n`, an int: the number of answers to each text, which lie
+                side by side and have the seeds `seed`, `seed + 1`, ... Without any option the export's own strategy
+                answers.
 
         Returns:
             A dict from an output's name to its array `(batch, ...)`, as `predict`.
@@ -341,9 +347,8 @@ class Calls:
         options = {option: value for option, value in options.items() if value is not None}
         signature = SIGNATURE if options else "serving_default"
         if options:
-            inputs.update(columns(len(texts), **options))
-            if "seed" not in options:
-                inputs["seed"] = np.random.default_rng().integers(2**31, size=len(texts))
+            texts, given = repeated(texts, **options)
+            inputs.update(given)
         outputs = await self._predict(signature, {"text": texts, **inputs})
         for output, kind in (("error", "O"), ("truncated", "b"), ("unknown", "i"), ("ended", "b")):
             if output in outputs:
@@ -378,7 +383,7 @@ class Calls:
         if texts == []:
             return []
         outputs, notes = await self._answered(name, texts, None, options)
-        check_rows(self.url, output, len(texts), name, outputs, "O")
+        check_rows(self.url, output, len(texts) * (options.get("n") or 1), name, outputs, "O")
         for note in notes:
             warnings.warn(note, stacklevel=self._stacklevel + frames)
         return [text.decode("utf-8", "replace") for text in outputs[output]]

@@ -2,7 +2,10 @@
 
 from keras_transformer.checks import check, check_positive
 
-OPTIONS = ("temperature", "top_p", "seed")
+OPTIONS = (
+    *("temperature", "top_k", "top_p", "min_p", "seed", "stop"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+)
 # It stands at the end of an answer that was cut inside a character.
 INCOMPLETE = "\ufffd"
 
@@ -42,6 +45,9 @@ class Stream:
         )
         self.text = text
         self.options = options
+        stop = options.get("stop", ())
+        stops = [stop] if isinstance(stop, (str, bytes)) else stop
+        self._stops = [each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in stops]
         self.finished = False
         self.written = ""
         # The warnings that were given.
@@ -91,11 +97,17 @@ class Stream:
         self.finished = bool(outputs["ended"][0]) or self._length >= self._max_length
         self.finished |= self._whole and self._output == "translation"
         new = _rest(self.written, text if self.finished else text.rstrip(INCOMPLETE))
+        new = new if self.finished else self._without_begun_stop(new)
         if new:
             self.written, self._written_length = self.written + new, self._length
         # The limit of a continuation is that of one request, so the next request may add more, but only to new text.
         self.finished |= self._whole and not new
         return new
+
+    def _without_begun_stop(self, text):
+        """Cuts off the end of a text that may be the beginning of a stop string."""
+        begun = (stop[:size] for stop in self._stops for size in range(len(stop) - 1, 0, -1))
+        return text[: len(text) - max((len(start) for start in begun if text.endswith(start)), default=0)]
 
 
 def text_output(outputs):

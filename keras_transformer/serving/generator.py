@@ -8,6 +8,7 @@ from keras_transformer.decoding import Greedy
 from keras_transformer.decoding.hypotheses import one_of
 from keras_transformer.masks import lengths_of
 from keras_transformer.models import LanguageModel
+from keras_transformer.request_options import OPTIONS
 from keras_transformer.serving.searcher import Searcher, SearcherSignatures, option_specs, options_request
 from keras_transformer.serving.servable import with_unknown
 from keras_transformer.serving.signatures import function_of, readable
@@ -23,7 +24,7 @@ class TextGeneratorSignatures(SearcherSignatures):
         "serving_default": "Continues prompts.",
         "n_best": "The n best continuations of each prompt, best first.",
         "tokens": "Continues token ids, for callers that have a tokenizer.",
-        "options": "Continues prompts, each with a prefix, lengths, a temperature and a seed of its own.",
+        "options": "Continues prompts, each with a prefix, lengths, draws, penalties and stop strings of its own.",
     }
 
     def functions(self):
@@ -75,33 +76,29 @@ class TextGeneratorSignatures(SearcherSignatures):
             **self._notes(source, truncated),
         }
 
-    def generate_with_options(self, text, prefix, max_length, min_length, temperature, top_p, seed):
+    def generate_with_options(self, text, prefix, *options):
         """Continues prompts, each with options of its own. A row with an unusable option gets an empty continuation.
 
         Args:
             text: string `(batch,)`.
             prefix: The text that each continuation begins with, string `(batch,)`. It is read as a part of the prompt,
-                so it counts neither for the lengths nor for the score.
-            max_length: Largest number of tokens of each continuation, eos included, int32 `(batch,)`, up to the limit
-                of the row; 0 for that limit. It is the generator's `max_length`; without one, twice the tokens of the
-                prompt plus 16.
-            min_length: Smallest number of tokens of each continuation, eos included, int32 `(batch,)`.
-            temperature: 0 for greedy search; above 0, tokens are drawn. float32 `(batch,)`.
-            top_p: Share of the probability that tokens are drawn from, float32 `(batch,)`; 1 for all of it.
-            seed: The same seed and prompt draw the same continuation, int64 `(batch,)`.
+                so it counts neither for the lengths nor for the score, but for the penalties.
+            *options: The other `OPTIONS`, in their order, each `(batch,)`. `max_length` and `min_length` are of the
+                continuation, eos included.
 
         Returns:
-            A dict of tensors `(batch,)`: `continuation`, string; `score`, float32; `truncated`, bool; `unknown`, int32;
-            `error`, string, empty for a row whose options are used; `ended`, bool, whether the continuation is
-            complete: it was not cut at its `max_length`.
+            A dict of tensors `(batch,)`: `continuation`, string, cut before the first stop string; `truncated`, bool;
+            `unknown`, int32; and those of `search_with_options`.
         """
+        options = dict(zip(OPTIONS, (prefix, *options), strict=True))
         source, truncated = self._tokenize(tf.strings.join([text, prefix]))
-        tokens, score, notes = self.search_with_options(
-            source, None, max_length, min_length, temperature, top_p, seed
-        )
-        continuation = tf.strings.join([prefix, self._continuations(source, tokens)[:, 0]])
-        continuation = tf.where(notes["error"] == "", continuation, "")
-        return {"continuation": continuation, "score": score, **self._notes(source, truncated), **notes}
+        prefix_text, _ = readable(prefix, self._servable.max_source_length, keep_end=True)
+        earlier = tf.cast(self._servable.tokenizer.tokenize(prefix_text).row_lengths(), tf.int32)
+        tokens, outputs = self.search_with_options(source, None, options, earlier)
+        continuation = self._continuations(source, tokens)[:, 0]
+        continuation, outputs = self._ended_at_stops(continuation, options["stop"], outputs)
+        continuation = tf.where(outputs["error"] == "", tf.strings.join([prefix, continuation]), "")
+        return {"continuation": continuation, **self._notes(source, truncated), **outputs}
 
     def _cut(self, source):
         limit, pad_id = self._servable.max_source_length, self._model.pad_id

@@ -5,12 +5,26 @@ import dataclasses
 import tensorflow as tf
 
 from keras_transformer.checks import check_count
-from keras_transformer.decoding import Greedy, MinLength, Sample
+from keras_transformer.decoding import (
+    Greedy,
+    MinLength,
+    PresencePenalty,
+    RepetitionPenalty,
+    Sample,
+    StopStrings,
+)
 from keras_transformer.decoding.loop import MOST_TOKENS
 from keras_transformer.masks import lengths_of
-from keras_transformer.request_options import OPTIONS, SIGNATURE, columns
+from keras_transformer.request_options import LONGEST_STOP, MOST_STOPS, OPTIONS, SIGNATURE, columns
 from keras_transformer.serving.signatures import CHARACTERS_PER_TOKEN, Output, function_of
 from keras_transformer.serving.writer import Writer, WriterSignatures
+from keras_transformer.text.base import valid_utf8
+
+# The options that a step of the search takes as they are.
+OF_SEARCH = (
+    *("min_length", "temperature", "top_k", "top_p", "min_p"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+)
 
 
 def option_specs():
@@ -111,7 +125,7 @@ class SearcherSignatures(WriterSignatures):
         limits = servable.limits.of_rows(source_lengths, len(servable.target_start))
         return self.which_ended(tokens, lengths, limits) | (source_lengths == 0)[:, None]
 
-    def search_with_options(self, source, prefix, max_length, min_length, temperature, top_p, seed):
+    def search_with_options(self, source, prefix, options, earlier=0):
         """Searches outputs. The options of a row change no other row.
 
         A row with an unusable option gets no token, and its error names the option. The limit of a row is the
@@ -122,26 +136,18 @@ class SearcherSignatures(WriterSignatures):
             source: int32 `(batch, source_len)`.
             prefix: The first tokens of each output, int32 `(batch, prefix_len)`, and which prefixes were cut, bool
                 `(batch,)`. None for a language model.
-            max_length: Largest number of tokens of each output, prefix and eos included, int32 `(batch,)`; 0 for the
-                limit of the row.
-            min_length: Smallest number of tokens of each output, eos included, int32 `(batch,)`.
-            temperature: 0 for greedy search; above 0, tokens are drawn. float32 `(batch,)`.
-            top_p: Share of the probability that tokens are drawn from, float32 `(batch,)`; 1 for all of it.
-            seed: The same seed and source draw the same output, int64 `(batch,)`.
+            options: A dict of the options by name, as `OPTIONS` has them, each `(batch,)`. `prefix` is not read.
+            earlier: The number of tokens at the end of each source that penalties count, int32 `(batch,)`.
 
         Returns:
-            Tokens, int32 `(batch, 1, target_len)`; scores, float32 `(batch,)`; a dict of `error`, string `(batch,)`,
-            empty for a row without an error, and `ended`, bool `(batch,)`, False for an output that was cut at the
-            largest length of its row and for a row with an error.
+            Tokens, int32 `(batch, 1, target_len)`; a dict of tensors `(batch, ...)`: `score`, float32; `error`,
+            string, empty for a row without an error; `ended`, bool, False for an output that was cut at the largest
+            length of its row and for a row with an error; `source_length` and `length`, int32, the number of tokens;
+            `logprobs`, float32, and `logprob_tokens`, string, `(batch, n, 1 + k)`: of each token itself, and of the
+            likeliest ones in its place.
         """
         servable, model = self._servable, self._model
-        options = {
-            "max_length": max_length,
-            "min_length": min_length,
-            "temperature": temperature,
-            "top_p": top_p,
-            "seed": seed,
-        }
+        options = {name: options[name] for name in OPTIONS if name != "prefix"}
         for name, values in options.items():
             rows = tf.shape(source)[0]
             tf.debugging.assert_equal(tf.shape(values)[0], rows, f"`{name}` must have a value for each text.")
@@ -152,7 +158,11 @@ class SearcherSignatures(WriterSignatures):
         usual = servable.limits.of_rows(lengths, prefix_lengths)
         # A text without tokens is answered with options too.
         highest = tf.minimum(servable.limits.of_rows(tf.maximum(lengths, 1), prefix_lengths), longest)
+        max_length, min_length = options["max_length"], options["min_length"]
         limits = tf.where(max_length > 0, max_length, tf.minimum(tf.maximum(usual, min_length), highest))
+        strategy = servable.strategy if isinstance(servable.strategy, Sample) else Sample()
+        most_k = min(strategy.top_k or model.target_vocab_size, model.target_vocab_size)
+        stops, wrong_stops = _stops_of(options["stop"])
         wrong = {
             name: ~_in_range(options[name], OPTIONS[name])
             for name in options
@@ -160,6 +170,8 @@ class SearcherSignatures(WriterSignatures):
         }
         wrong["max_length"] |= limits > highest
         wrong["min_length"] |= min_length > limits
+        wrong["top_k"] |= options["top_k"] > most_k
+        wrong["stop"] = wrong_stops
         if prefix is not None:
             unknown = servable.target_tokenizer.is_unknown(prefix_ids) & (prefix_ids != model.pad_id)
             wrong["prefix"] = prefix_cut | (prefix_lengths > limits) | tf.reduce_any(unknown, axis=1)
@@ -169,45 +181,88 @@ class SearcherSignatures(WriterSignatures):
         usable = error == ""
 
         # An unusable row gets the options of a row that asks for nothing.
-        def usable_or(neutral, values):
-            return tf.where(usable, values, tf.cast(neutral, values.dtype))
+        def usable_or_neutral(name):
+            return tf.where(usable, options[name], tf.cast(OPTIONS[name].neutral, options[name].dtype))
 
-        inputs = [
-            source,
-            usable_or(0, limits),
-            usable_or(0, min_length),
-            usable_or(0, temperature),
-            usable_or(1, top_p),
+        wanted = tf.where(usable, options["logprobs"], -1)
+        compiled = self._source_lengths is not None
+        count = min(OPTIONS["logprobs"].high, model.target_vocab_size)
+        logged = True if compiled else tf.reduce_any(wanted >= 0)
+        seed = options["seed"]
+        inputs = {
+            "max_length": tf.where(usable, limits, 0),
+            **{name: usable_or_neutral(name) for name in OF_SEARCH},
             # All 64 bits count. A seed from 0 to 2**31 - 1 stays as it is.
-            tf.cast((seed ^ seed // 2**31 ^ seed // 2**62) & 0x7FFFFFFF, tf.int32),
-        ]
+            "seed": tf.cast((seed ^ seed // 2**31 ^ seed // 2**62) & 0x7FFFFFFF, tf.int32),
+            "earlier": tf.broadcast_to(earlier, tf.shape(lengths)),
+            "stops": tf.where(usable[:, None, None], stops, 0),
+        }
+        inputs["top_k"] = tf.where(inputs["top_k"] > 0, inputs["top_k"], strategy.top_k)
+        inputs["min_p"] = tf.maximum(inputs["min_p"], strategy.min_p)
         if prefix is not None:
-            inputs.append(tf.where(usable[:, None], prefix_ids, model.pad_id))
-        strategy = servable.strategy if isinstance(servable.strategy, Sample) else Sample()
-        strategy = dataclasses.replace(strategy, seed=None, num_samples=1)
+            inputs["prefix"] = tf.where(usable[:, None], prefix_ids, model.pad_id)
+        strategy = dataclasses.replace(
+            strategy, seed=None, num_samples=1, most_k=strategy.top_k, log_probs=count, logged=logged
+        )
 
-        def search(source, max_length, min_length, temperature, top_p, seed, prefix=None):
-            compiled = self._source_lengths is not None
+        def search(source, *values):
+            given = dict(zip(inputs, values, strict=True))
+            max_length, min_length = given["max_length"], given["min_length"]
+            drawn = {name: given[name] for name in ("temperature", "top_k", "top_p", "min_p", "seed")}
+            places = lengths_of(source, model.pad_id)[:, None] - tf.range(tf.shape(source)[1])
+            counted = tf.where((places > 0) & (places <= given["earlier"][:, None]), source, -1)
+            constraints = (
+                *servable.constraints,
+                RepetitionPenalty(given["repetition_penalty"], counted),
+                PresencePenalty(given["presence_penalty"], given["frequency_penalty"], counted),
+                MinLength(min_length),
+                StopStrings.of(given["stops"], servable.target_tokenizer),
+            )
             return model.search(
                 source,
-                dataclasses.replace(strategy, temperature=temperature, top_p=top_p, seed=seed),
+                dataclasses.replace(strategy, **drawn),
                 max_length,
                 target_len=longest if compiled else tf.maximum(1, tf.reduce_max(max_length)),
-                constraints=(*servable.constraints, MinLength(min_length)),
-                prefix=prefix,
+                constraints=constraints,
+                prefix=given.get("prefix"),
             )
 
+        shape = 1, longest * tf.cast(logged, tf.int32)
         with self._computing():
-            tokens, found_lengths, scores = self._in_chunks(
+            tokens, found_lengths, scores, likeliest, log_probs = self._in_chunks(
                 self._compiled_step(search),
-                inputs,
-                [Output((1, longest), model.pad_id), Output((1,), 0), Output((1,), 0.0)],
+                [source, *inputs.values()],
+                [
+                    *(Output((1, longest), model.pad_id), Output((1,), 0), Output((1,), 0.0)),
+                    *(Output((*shape, count), 0), Output((*shape, count + 1), 0.0)),
+                ],
                 self._batch_sizes[-1],
             )
         # A text without tokens gets its prefix alone.
         ended = self.which_ended(tokens, found_lengths, limits)[:, 0] | (lengths == 0)
-        notes = {"error": error, "ended": usable & ended}
-        return tokens[:, :, : tf.maximum(1, tf.reduce_max(found_lengths))], scores[:, 0], notes
+        outputs = {"score": scores[:, 0], "error": error, "ended": usable & ended, "source_length": lengths}
+        outputs["length"] = found_lengths[:, 0]
+        tokens = tokens[:, :, : tf.maximum(1, tf.reduce_max(found_lengths))]
+        return tokens, outputs | self._logged(tokens, outputs["length"], likeliest, log_probs, wanted)
+
+    def _logged(self, tokens, lengths, likeliest, log_probs, wanted):
+        """Returns `logprobs` and `logprob_tokens` of outputs, as wide as the row needs that wants most."""
+        places = tf.where(wanted >= 0, lengths, 0)
+        longest, most = tf.reduce_max(tf.pad(places, [[0, 1]])), tf.reduce_max(tf.pad(wanted, [[0, 1]]))
+        ids = tf.concat([tokens[:, 0, :longest, None], likeliest[:, 0, :longest, :most]], axis=-1)
+        columns = tf.range(tf.shape(ids)[-1])
+        kept = tf.sequence_mask(places, longest)[..., None] & (columns <= wanted[:, None])[:, None]
+        texts = tf.gather(tf.constant(self._servable.target_tokenizer.written()), tf.where(kept, ids, 0))
+        return {
+            "logprobs": tf.where(kept, log_probs[:, 0, :longest, : most + 1], 0.0),
+            "logprob_tokens": tf.where(kept, texts, ""),
+        }
+
+    def _ended_at_stops(self, texts, stop, outputs):
+        """Cuts texts at their first stop string. Returns them, and the outputs, whose `ended` knows of the strings."""
+        stop = tf.where(outputs["error"] == "", _separated(stop), "")
+        cut = tf.cond(tf.reduce_any(stop != ""), lambda: _cut_at(texts, stop), lambda: texts)
+        return cut, {**outputs, "ended": outputs["ended"] | (cut != texts)}
 
 
 class Searcher(Writer):
@@ -285,6 +340,44 @@ class Searcher(Writer):
 def options_request(texts):
     """Returns the warm-up request of the signature, which draws, for a list of str."""
     return SIGNATURE, {"text": texts, **columns(len(texts), temperature=1.0, top_p=0.9, seed=1)}
+
+
+def _separated(stop):
+    """Returns strings of `stop` as valid UTF-8, without zero bytes at both ends and without two in a row."""
+    stop = tf.strings.regex_replace(valid_utf8(stop), r"\x00+", "\0")
+    return tf.strings.regex_replace(stop, r"^\x00|\x00$", "")
+
+
+def _stops_of(stop):
+    """Reads stop strings.
+
+    Args:
+        stop: The strings of each row with zero bytes between them, string `(batch,)`.
+
+    Returns:
+        The bytes of the strings, the last one first, int32 `(batch, MOST_STOPS, LONGEST_STOP)`; and which rows have too
+        many strings or too long ones, bool `(batch,)`.
+    """
+    texts = tf.strings.split(_separated(stop), "\0")
+    dense = texts.to_tensor("", shape=(None, MOST_STOPS))
+    sizes = tf.strings.length(dense)
+    wrong = (texts.row_lengths() > MOST_STOPS) | tf.reduce_any(sizes > LONGEST_STOP, axis=1)
+    raw = tf.io.decode_raw(tf.reshape(dense, (-1,)), tf.uint8, fixed_length=LONGEST_STOP)
+    backwards = tf.reverse_sequence(raw, tf.minimum(tf.reshape(sizes, (-1,)), LONGEST_STOP), seq_axis=1)
+    return tf.reshape(tf.cast(backwards, tf.int32), (-1, MOST_STOPS, LONGEST_STOP)), wrong
+
+
+def _cut_at(texts, stop):
+    """Cuts texts before the first of their stop strings, which have zero bytes between them."""
+    quoted = tf.strings.regex_replace(stop, r"([\\.+*?()|\[\]{}^$])", r"\\\1")
+    either = tf.strings.regex_replace(quoted, r"\x00", "|")
+    # The second pattern fits nowhere.
+    pattern = tf.where(stop == "", r"\z\C", tf.strings.join(["(?s)(?:", either, r")\C*"]))
+
+    def cut(row):
+        return tf.strings.regex_replace(row[0], row[1], "", replace_global=False)
+
+    return tf.map_fn(cut, (texts, pattern), fn_output_signature=tf.TensorSpec((), tf.string))
 
 
 def _in_range(values, option):

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 from typing import NamedTuple
 
 import keras
@@ -67,8 +68,8 @@ class Signatures:
         """Compiles a function for the sizes that were asked for; without `source_lengths` returns it as it is.
 
         Args:
-            function: Takes int32 tensors `(rows, length)`, tensors `(rows,)` and scalars; first one of rank 2. Returns
-                a list of tensors `(rows, ...)`.
+            function: Takes int32 tensors `(rows, length)`, other tensors `(rows, ...)` and scalars; first one of rank
+                2. Returns a list of tensors `(rows, ...)`.
 
         Returns:
             A function with the same arguments and results.
@@ -84,8 +85,9 @@ class Signatures:
             longest = next_size(self._source_lengths, functools.reduce(tf.maximum, widths))
 
             def padded(each):
-                if each.shape.rank < 2:
-                    return tf.pad(each, [[0, size - rows]]) if each.shape.rank else each
+                if each.shape.rank != 2:
+                    missing = [[0, size - rows], *[[0, 0]] * (each.shape.rank - 1)]
+                    return tf.pad(each, missing) if each.shape.rank else each
                 room = [[0, size - rows], [0, longest - tf.shape(each)[1]]]
                 return tf.pad(each, room, constant_values=self._model.pad_id)
 
@@ -209,6 +211,10 @@ def function_of(function, **specs):
             *(tf.ensure_shape(each, spec.shape) for each, spec in zip(inputs, specs.values(), strict=True))
         )
 
+    # Arguments after a `*` have no names of their own.
+    checked.__signature__ = inspect.Signature(
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in specs
+    )
     return tf.function(checked, input_signature=list(specs.values()), autograph=False)
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_transformer.checks import check, check_count, check_ids, check_positive
 from keras_transformer.decoding import Greedy
 from keras_transformer.models import EncoderDecoder, Ensemble
+from keras_transformer.request_options import OPTIONS
 from keras_transformer.serving.documents import SentenceTranslator
 from keras_transformer.serving.searcher import Searcher, SearcherSignatures, option_specs, options_request
 from keras_transformer.serving.servable import with_unknown
@@ -138,32 +139,33 @@ class TranslatorSignatures(SearcherSignatures):
             "unknown": sum(map(self._unknown, (source, target), self._servable.tokenizers)),
         }
 
-    def translate_with_options(self, text, prefix, max_length, min_length, temperature, top_p, seed):
+    def translate_with_options(self, text, *options):
         """Translates texts, each with options of its own. A row with an unusable option gets an empty translation.
 
         Args:
             text: string `(batch,)`.
-            prefix: The text that each translation begins with, string `(batch,)`.
-            max_length: Largest number of tokens of each translation, prefix and eos included, int32 `(batch,)`, up to
-                the limit of the row; 0 for that limit. It is the translator's `max_length`; without one, twice the
-                tokens of the text plus 16, plus those of the prefix.
-            min_length: Smallest number of tokens of each translation, eos included, int32 `(batch,)`.
-            temperature: 0 for greedy search; above 0, tokens are drawn. float32 `(batch,)`.
-            top_p: Share of the probability that tokens are drawn from, float32 `(batch,)`; 1 for all of it.
-            seed: The same seed and text draw the same translation, int64 `(batch,)`.
+            *options: `OPTIONS` in their order, each `(batch,)`. `max_length` and `min_length` are of the translation,
+                prefix and eos included.
 
         Returns:
-            A dict of tensors `(batch,)`: `translation`, string; `score`, float32; `truncated`, bool; `unknown`, int32;
-            `error`, string, empty for a row whose options are used; `ended`, bool, whether the translation is
-            complete: it was not cut at its `max_length`.
+            A dict of tensors `(batch,)`: `translation`, string, cut before the first stop string after its prefix;
+            `truncated`, bool; `unknown`, int32; and those of `search_with_options`.
         """
+        options = dict(zip(OPTIONS, options, strict=True))
         source, truncated = self._tokenize(text)
-        prefix = self._target_ids(prefix, self._servable.max_source_length, frame_if_empty=True, end=())
-        tokens, score, notes = self.search_with_options(
-            source, prefix, max_length, min_length, temperature, top_p, seed
-        )
+        limit = self._servable.max_source_length
+        prefix = self._target_ids(options["prefix"], limit, frame_if_empty=True, end=())
+        tokens, outputs = self.search_with_options(source, prefix, options)
         translation = self._translations(tokens[:, 0])
-        return {"translation": translation, "score": score, **self._notes(source, truncated), **notes}
+        written = tf.minimum(tf.strings.length(self._translations(prefix[0])), tf.strings.length(translation))
+        start = tf.strings.substr(translation, tf.zeros_like(written), written)
+        rest = tf.strings.substr(translation, written, tf.strings.length(translation))
+        rest, outputs = self._ended_at_stops(rest, options["stop"], outputs)
+        return {
+            "translation": tf.strings.join([start, rest]),
+            **self._notes(source, truncated),
+            **outputs,
+        }
 
     def _translations(self, tokens):
         """Returns the texts of outputs `(batch, target_len)`, without their `target_start`."""

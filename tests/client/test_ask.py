@@ -62,8 +62,23 @@ def test_options_go_with_each_line(url, pairs):
             client.translate(lines, top_p=[1, 0, 1])
         with pytest.raises(ValueError, match=r"`seed` must be int64: one value, or one for each of 3 rows"):
             client.translate(lines, seed=[1, 2])
-        with pytest.raises(ValueError, match=r"The options are prefix, .* Received: top_k"):
-            client.translate(lines, top_k=2)
+        with pytest.raises(ValueError, match=r"The options are prefix, .* Received: typical_p"):
+            client.translate(lines, typical_p=2)
+        several = client.translate(lines[:2], n=3, temperature=1.5, seed=[7, 20])
+        alone = [
+            client.translate(lines[i : i + 1], temperature=1.5, seed=seed)[0] for i, seed in ((0, 8), (1, 20))
+        ]
+        assert len(several) == 6 and [several[1], several[3]] == alone
+    letter = written[0][2]
+    code, out, _ = ask(
+        stream, url, *options.split(), "--stop", letter, "--stop", "\N{PARTY POPPER}", "--n", "2"
+    )
+    first, second, *others = out.decode().splitlines()
+    assert (code, first, len(others)) == (
+        0,
+        written[0][: written[0].find(letter, 1)],
+        4,
+    ) and second != written[0]
     refused = "`temperature` must be a finite number, at least 0"
     assert_refused("ask", url, "--temperature", "-1", stdin=stream, named=refused)
 

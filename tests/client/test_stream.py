@@ -24,7 +24,7 @@ SPECS = {
 def writer(output, counts_prefix, limit=1000):
     """A model that writes bytes of an answer: with `options`, from a prefix up to a length."""
 
-    def write(text, prefix, max_length, min_length, temperature, top_p, seed):
+    def write(text, prefix, max_length, seed, **_):
         length = tf.where(max_length > 0, max_length, limit)
         written = tf.strings.length(prefix)
         end = length if counts_prefix else written + length
@@ -121,6 +121,17 @@ def test_limit_of_a_caller_holds_for_refused_requests():
         assert stream.request_after(request, option) is None
 
 
+def test_text_that_may_begin_a_stop_string_is_held_back():
+    stream = Stream("a", 2, 9, {"stop": ("abc", b"b!")})
+    assert answered(stream, b"xa") == (("", 2), "x")
+    # The longest of the beginnings, "ab" and "b".
+    assert answered(stream, b"xab") == (("x", 4), "")
+    assert answered(stream, b"xabd a") == (("x", 6), "abd ")
+    assert answered(stream, b"xabd a", ended=True) == (("xabd ", 8), "a") and stream.finished
+    stream = Stream("a", 2, 9, {"stop": "abc"})
+    assert answered(stream, b"abab") == (("", 2), "ab")
+
+
 def test_a_continuation_whose_row_has_a_low_limit_goes_on_with_new_text():
     stream = Stream("a", 8, 20, {})
     for text, added in ((b"a", "a"), (b"ab", "b"), (b"ab", "")):
@@ -187,7 +198,10 @@ def test_a_warning_is_given_once_and_an_error_ends_the_stream(backend, url):
         ({"text": ["a"]}, r"`text` must be a str, or UTF-8 bytes\. Received: text=\['a'\]"),
         ({"tokens": 0}, "`tokens` must be a positive integer"),
         ({"max_length": 0}, "`max_length` must be a positive integer"),
-        ({"prefix": "a"}, r"The options must be temperature, top_p, seed\. Received: options=\['prefix'\]"),
+        (
+            {"prefix": "a"},
+            r"The options must be temperature, top_k, .*, frequency_penalty\. Received: options=\['prefix'\]",
+        ),
         ({"seed": "a"}, "`seed` must be int64"),
     ],
 )
@@ -211,7 +225,7 @@ def test_ask_writes_the_lines_as_they_grow(backend, url):
     assert len(backend.sizes) > 6
     for options, named in (
         (["--pairs"], "Give one of --pairs, --split-sentences and --stream"),
-        (["--prefix", "a"], "The options must be temperature, top_p, seed"),
+        (["--prefix", "a"], "The options must be temperature, top_k, top_p, min_p, seed, stop"),
     ):
         assert_refused("ask", url, "--stream", *options, stdin=b"a", named=named)
 

@@ -77,8 +77,15 @@ def rows(pairs, translator):
         "max_length": [0, 3, 12],
         "min_length": [0, 0, 0, 3],
         "temperature": [0.0, 1.5, 0.0, 0.8, 1.0],
+        "top_k": [0, 5],
         "top_p": [1.0, 0.9],
+        "min_p": [0.0, 0.0, 0.1],
         "seed": range(TEXTS),
+        "repetition_penalty": [1.0, 1.3, 1.0],
+        "presence_penalty": [0.0, 0.0, 0.0, 1.0],
+        "frequency_penalty": [0.0],
+        "stop": ["", "a", ("the", ".")],
+        "logprobs": [-1],
     }
     options = {
         name: list(itertools.islice(itertools.cycle(values), TEXTS)) for name, values in options.items()
@@ -240,6 +247,12 @@ def hostile_requests(rows):
         "max_length": [2**31 - 1, -(2**31), -5],
         "min_length": [2**31 - 1, -(2**31)],
         "seed": [2**31 - 1, -(2**31)],
+        "top_k": [2**31 - 1, -1],
+        "min_p": [np.nan, -1.0, 2.0],
+        "repetition_penalty": [np.nan, 0.0, np.inf],
+        "presence_penalty": [np.nan, np.inf],
+        "stop": [b"\xff\0\0a", b"(" * 64, b"a" * 10**6, b"a\0" * 10**5],
+        "logprobs": [2**31 - 1, 20],
     }
     requests = {
         "no row": ("serving_default", {"text": np.zeros(0, object)}),
@@ -264,7 +277,7 @@ def hostile_requests(rows):
     for name, values in numbers.items():
         for value in values:
             changed = np.full_like(options[name], value)
-            requests[f"{name} of {value}"] = ("options", {**options, name: changed})
+            requests[f"{name} of {value!r:.20}"] = ("options", {**options, name: changed})
     return requests
 
 

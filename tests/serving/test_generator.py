@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from alone import answers
@@ -106,7 +107,7 @@ def test_signatures_answer_alike(signatures, generator):
     assert several["continuations"].shape == several["scores"].shape == (6, 2)
     assert several["continuations"][:, 0].numpy().tolist() == texts
     options = {name: tf.constant(value) for name, value in columns(6).items()}
-    by_options = signatures.generate_with_options(prompts, **options)
+    by_options = signatures.generate_with_options(prompts, *options.values())
     assert by_options["continuation"].shape == (6,) and not any(by_options["error"].numpy())
     ids = [2, *generator.tokenizer.tokenize("ab").numpy()]
     tokens = signatures.tokens(tf.constant([ids]))["tokens"].numpy()[0, 0]
@@ -165,6 +166,36 @@ def test_rows_of_prompts_have_options_of_their_own(generator):
     )
     shorter = generator.changed(strategy=Greedy(), max_length=3)
     assert together[5] == " th" + shorter.generate(["one two th"])[0]
+
+
+def test_a_continuation_ends_at_a_stop_string_and_its_prefix_counts_for_penalties():
+    generator = TextGenerator(language_model(), ByteTokenizer(), max_source_length=24, max_length=9)
+    function = generator.signatures([4]).functions()["options"]
+
+    def asked(**options):
+        inputs = {"text": np.array(["one two"], object), **columns(1, **options)}
+        return {name: x.numpy()[0] for name, x in function(**dict(map(constant, inputs.items()))).items()}
+
+    def constant(item):
+        return item[0], tf.constant(item[1])
+
+    whole = asked()
+    first, second = whole["logprob_tokens"].shape, asked(logprobs=0)
+    assert first == (0, 1) and second["logprob_tokens"].shape == (9, 1)
+    written = b"".join(second["logprob_tokens"][:, 0])
+    assert written.decode("utf-8", "replace") == whole["continuation"].decode()
+    np.testing.assert_allclose(second["logprobs"].sum(), whole["score"], rtol=1e-5)
+    character = whole["continuation"].decode()[0]
+    stopped = asked(stop=character)
+    # It took no step after the string; an end is not cut.
+    assert stopped["continuation"] == b"" and stopped["length"] < whole["length"] and stopped["ended"]
+    assert (whole["source_length"], whole["ended"]) == (8, False)
+    begun = asked(prefix=character, stop=character + "z")
+    assert begun["continuation"] == asked(prefix=character)["continuation"]
+    # What the prefix has written may not come again.
+    again = asked(prefix=character * 4, presence_penalty=90.0, max_length=1)["continuation"].decode()
+    assert asked(prefix=character * 4, max_length=1)["continuation"].decode() == character * 5
+    assert again.startswith(character * 4) and again != character * 5
 
 
 @pytest.mark.slow

@@ -1,11 +1,11 @@
-"""The signature `options`: each row has a prefix, lengths, a temperature and a seed of its own."""
+"""The signature `options`: each row has a prefix, lengths, draws, penalties and stop strings of its own."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from alone import answers
 
-from keras_transformer.decoding import Greedy, MinLength, Sample
+from keras_transformer.decoding import Greedy, MinLength, PresencePenalty, RepetitionPenalty, Sample
 from keras_transformer.execution import native
 from keras_transformer.request_options import OPTIONS, columns
 
@@ -19,6 +19,11 @@ ROWS = [
     {"temperature": 1.5, "seed": 2**40 + 7},
     {"temperature": 2.0, "top_p": 0.7, "seed": 7},
     {"temperature": 0.5, "top_p": 0.9, "seed": -7, "prefix": "I", "max_length": 12, "min_length": 12},
+    {"temperature": 2.0, "top_k": 3, "seed": 7},
+    {"temperature": 2.0, "min_p": 0.2, "seed": 7},
+    {"repetition_penalty": 1.7, "max_length": 20, "min_length": 20},
+    {"presence_penalty": 1.5, "frequency_penalty": 0.5, "max_length": 20, "min_length": 20},
+    {"stop": (" go", "not"), "logprobs": 2},
     {},
 ]
 
@@ -40,7 +45,7 @@ def text(pairs):
 
 @pytest.fixture(scope="module")
 def function(translator):
-    """Six rows are a batch, so nine rows are two."""
+    """Six rows are a batch, so fourteen rows are three."""
     return translator.signatures([6]).functions()["options"]
 
 
@@ -67,15 +72,34 @@ def test_each_option_does_what_the_same_search_in_python_does(translator, mixed,
         return changed.translate([text])[0].encode()
 
     found = mixed["translation"]
-    assert found[0].startswith(b"the") and found[0] != found[8]
+    assert found[0].startswith(b"the") and found[0] != found[-1]
     assert found[1] == searched(Greedy(), max_length=3)
     assert found[2] == searched(Greedy(), [MinLength(30)])
     assert found[3] == searched(Sample(1.5, seed=7))
     assert found[4] == searched(Sample(1.5, seed=8))
     assert found[6] == searched(Sample(2.0, top_p=0.7, seed=7))
     assert found[7].startswith(b"I")
-    assert found[8] == searched(Greedy())
-    assert len(set(found[3:6])) == 3 and found[3] != found[8]
+    assert found[8] == searched(Sample(2.0, top_k=3, seed=7))
+    assert found[9] == searched(Sample(2.0, min_p=0.2, seed=7))
+    assert found[10] == searched(Greedy(), [RepetitionPenalty(1.7), MinLength(20)], max_length=20)
+    assert found[11] == searched(Greedy(), [PresencePenalty(1.5, 0.5), MinLength(20)], max_length=20)
+    assert found[13] == searched(Greedy())
+    first = min(found[13].find(text) % 10**6 for text in (b" go", b"not"))
+    assert found[12] == found[13][:first] and len(set(found)) >= 12
+    assert len(set(found[3:6])) == 3 and found[3] != found[13]
+
+
+def test_logprobs_are_those_of_the_tokens_of_the_answer(mixed):
+    """They are as wide as the row needs that wants most; the other rows have none."""
+    length, values, texts = mixed["length"][12], mixed["logprobs"], mixed["logprob_tokens"]
+    assert values.shape == texts.shape == (len(ROWS), length, 3)
+    np.testing.assert_allclose(values[12, :, 0].sum(), mixed["score"][12], rtol=1e-4)
+    assert b"".join(texts[12, :, 0]).strip().startswith(mixed["translation"][12])
+    # A greedy search takes the likeliest token.
+    assert texts[12, :, 0].tolist() == texts[12, :, 1].tolist()
+    assert (values[12, :, 1] > values[12, :, 2]).all()
+    others = [row for row in range(len(ROWS)) if row != 12]
+    assert not values[others].any() and not texts[others].any()
 
 
 WRONG = {
@@ -84,6 +108,11 @@ WRONG = {
     "min_length": 10_000,
     "temperature": float("nan"),
     "top_p": 0.0,
+    "top_k": 10**6,
+    "min_p": 1.5,
+    "repetition_penalty": 0.0,
+    "presence_penalty": float("nan"),
+    "stop": ("a",) * 5,
 }
 
 
@@ -95,6 +124,7 @@ def test_unusable_option_empties_its_row_alone(function, mixed, text):
         {"max_length": 3, "min_length": 4},
         {"prefix": "the \N{PARTY POPPER}"},
     ]
+    assert len(bad) == len(ROWS)
     rows = [row for pair in zip(ROWS, bad, strict=True) for row in pair]
     found = call(function, **inputs_of(rows, text))
     assert found["translation"][::2].tolist() == mixed["translation"].tolist()
@@ -150,6 +180,28 @@ def test_too_few_options_are_refused_by_name(function, text):
     inputs = inputs_of(ROWS[:2], text)
     with pytest.raises(tf.errors.InvalidArgumentError, match="`top_p` must have a value for each text"):
         function(**{**inputs, "top_p": np.ones(1, "float32")})
+
+
+def test_stop_strings_are_texts_and_no_patterns(function, mixed, text):
+    whole = mixed["translation"][-1].decode()
+    rows = [
+        {"stop": stop}
+        for stop in (".*", "(", ("\\", "[a"), whole[-3:], (b"", whole[4:6].encode(), b""), b"\xff")
+    ]
+    found = call(function, **inputs_of(rows, text))
+    place = whole.find(whole[-3:])
+    expected = [whole, whole, whole, whole[:place], whole[: whole.find(whole[4:6])], whole]
+    assert [each.decode() for each in found["translation"]] == expected
+    assert found["ended"].tolist() == [bool(mixed["ended"][-1]) or each != whole for each in expected]
+    assert not any(found["error"])
+
+
+def test_text_of_a_prefix_is_no_stop_string(function, text):
+    whole = call(function, **inputs_of([{"prefix": "the a"}], text))["translation"][0].decode()
+    (found,) = call(function, **inputs_of([{"prefix": "the a", "stop": ("the", " a", "he")}], text))[
+        "translation"
+    ]
+    assert whole.startswith(found.decode()) and found.startswith(b"the a")
 
 
 @pytest.mark.slow
