@@ -45,6 +45,7 @@ PAGES = (
     "docs/watch",
     "docs/client",
     "docs/stream",
+    "docs/openai",
     "docs/translate_files",
     "docs/keep_text",
     "docs/evidence",

@@ -149,6 +149,15 @@ def make_parser():
     )
     _add_command(
         subparsers,
+        "proxy",
+        server_commands.proxy,
+        server_options.fill_proxy,
+        "Speak OpenAI's API in front of TensorFlow Serving: chats, completions and embeddings.",
+        epilog="It needs the extra `proxy`. It listens on this machine alone unless --host says otherwise.",
+        needs_tensorflow=False,
+    )
+    _add_command(
+        subparsers,
         "load-test",
         server_commands.load_test,
         server_options.fill_load_test,

@@ -77,6 +77,39 @@ def ask(options):
             bar.update(len(batch))
 
 
+def proxy(options):
+    """Speaks OpenAI's API in front of a server until it is interrupted."""
+    import os
+
+    import uvicorn
+
+    from keras_transformer.checks import check
+    from keras_transformer.cli.server_options import client_arguments
+    from keras_transformer.client import AsyncClient
+    from keras_transformer.client.openai_app import LOCAL_HOSTS, openai_app
+
+    template, key = None, None
+    if "key_variable" in options:
+        key = os.environ.get(options.key_variable)
+        check(key, "--key-variable must name an environment variable that is set.")
+    if "template" in options:
+        from keras_transformer.huggingface import chat_template_from_huggingface
+
+        template = chat_template_from_huggingface(options.template)
+    arguments = {**client_arguments(options), "concurrency": options.concurrency}
+    names = options.model, *options_among(options, "embedder").values()
+    app = openai_app(
+        {name: AsyncClient(**{**arguments, "model": name}) for name in names},
+        template,
+        key=key,
+        hosts=LOCAL_HOSTS if options.host in ("127.0.0.1", "localhost", "::1") else ("*",),
+        max_bytes=options.max_request_bytes,
+        **options_among(options, "max_tokens", "max_answers", "max_texts"),
+    )
+    print(f"http://{options.host}:{options.port}/v1", flush=True)
+    uvicorn.run(app, host=options.host, port=options.port, log_level="warning", limit_concurrency=256)
+
+
 def load_test(options):
     """Sends requests to a server from several callers, and prints throughput, latencies and errors."""
     from keras_transformer.cli import load_test

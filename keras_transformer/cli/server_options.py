@@ -129,6 +129,44 @@ def fill_ask(parser):
     options.add_argument("--n", type=int, help="number of answers to each line, each on a line of its own")
 
 
+def fill_proxy(parser):
+    """Adds the options of `proxy` to its parser."""
+    _add_server_options(parser, retries=3)
+    parser.add_argument(
+        "--embedder",
+        metavar="NAME",
+        help="name of a second model in the server, which makes vectors",
+        **OPTIONAL,
+    )
+    parser.add_argument(
+        "--template",
+        metavar="FOLDER",
+        type=InputPath,
+        help="Hugging Face folder with the chat template (default: no chats)",
+        **OPTIONAL,
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at; 0.0.0.0 for every network")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen at")
+    parser.add_argument(
+        "--key-variable",
+        metavar="VARIABLE",
+        help="environment variable with the key that callers must send (default: none)",
+        **OPTIONAL,
+    )
+    limits = parser.add_argument_group("limits of a request")
+    limits.add_argument("--max-tokens", type=int, default=4096, help="largest number of tokens of an answer")
+    limits.add_argument(
+        "--max-answers", type=int, default=16, help="largest number of answers, of all prompts"
+    )
+    limits.add_argument(
+        "--max-texts", type=int, default=256, help="largest number of messages, and of texts to embed"
+    )
+    limits.add_argument("--max-request-bytes", type=int, default=2**20, help="largest size of a request")
+    parser.add_argument(
+        "--concurrency", type=int, default=16, help="largest number of requests to the server at once"
+    )
+
+
 def fill_load_test(parser):
     """Adds the options of `load-test` to its parser."""
     _add_server_options(parser, retries=0)

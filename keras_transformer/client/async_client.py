@@ -58,6 +58,21 @@ class AsyncClient(Calls):
             if piece:
                 yield piece
 
+    async def next_piece(self, stream):
+        """Sends the next request of a `client.stream.Stream`, for callers that need more of it than its text.
+
+        Args:
+            stream: A `Stream` that is not finished.
+
+        Returns:
+            The text that it adds, a str, and new warnings, a list of str.
+
+        Raises:
+            ValueError: As `stream`.
+            OSError: As `stream`.
+        """
+        return await self._next_piece(stream)
+
     async def _all(self, request, batches):
         tasks = [asyncio.ensure_future(request(rows)) for rows in batches]
         try:

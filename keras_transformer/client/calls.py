@@ -356,7 +356,7 @@ class Calls:
         for row, reason in errors_of_rows(outputs):
             option = re.match(r"`(\w+)`", reason)
             message = f"{self.url} refuses the options of row {row} of `{name}`: {reason}"
-            raise RefusedOptions(message, option and option[1])
+            raise RefusedOptions(message, option and option[1], reason)
         # An older export has no `unknown`, and a model that reads images has neither.
         cut, unknown = (np.count_nonzero(outputs.get(output, ())) for output in ("truncated", "unknown"))
         # A caller who sets options knows the largest length, and a continuation is expected to be cut.

@@ -16,11 +16,13 @@ class RefusedOptions(ValueError):
     Args:
         message: The message.
         option: Name of the option that is wrong, as the server names it.
+        reason: What the server says, a part of the message.
     """
 
-    def __init__(self, message, option):
+    def __init__(self, message, option, reason=""):
         super().__init__(message)
         self.option = option
+        self.reason = reason
 
 
 class Stream:
@@ -50,11 +52,14 @@ class Stream:
         self._stops = [each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in stops]
         self.finished = False
         self.written = ""
+        # Of the newest answer: whether it is complete and whether the text was cut, and the tokens read and written.
+        self.ended = self.truncated = False
+        self.source_length = self.length = 0
         # The warnings that were given.
         self.notes = set()
         self._tokens, self._max_length = tokens, max_length
         # Number of tokens that were asked for.
-        self._length = 0
+        self._length = self._first = 0
         # Number of tokens that were asked for when text was added for the last time.
         self._written_length = 0
         # Whether the request allows all tokens that the row may have.
@@ -66,8 +71,8 @@ class Stream:
         """Returns the next request: its `prefix` and its `max_length`."""
         self._length, self._whole = min(self._length + self._tokens, self._max_length), False
         # The tokens after the written text are computed again: they are not text yet.
-        first = self._written_length if self._output == "continuation" else 0
-        return self.written, self._length - first
+        self._first = self._written_length if self._output == "continuation" else 0
+        return self.written, self._length - self._first
 
     def request_after(self, request, option):
         """Returns the request in place of a refused one, or None.
@@ -94,7 +99,13 @@ class Stream:
         """Takes the outputs of a request, a dict of arrays of one row. Returns the text that it adds, a str."""
         self._output = text_output(outputs)
         text = outputs[self._output][0].decode("utf-8", "replace")
-        self.finished = bool(outputs["ended"][0]) or self._length >= self._max_length
+        self.ended = bool(outputs["ended"][0])
+        self.finished = self.ended or self._length >= self._max_length
+        if "length" in outputs:
+            self.length = self._first + int(outputs["length"][0])
+            # Later requests read the text that is written, too.
+            self.source_length = self.source_length or int(outputs["source_length"][0])
+            self.truncated = bool(outputs["truncated"][0])
         self.finished |= self._whole and self._output == "translation"
         new = _rest(self.written, text if self.finished else text.rstrip(INCOMPLETE))
         new = new if self.finished else self._without_begun_stop(new)

@@ -1,0 +1,318 @@
+"""A small web application that speaks OpenAI's API in front of models in TensorFlow Serving."""
+
+import contextlib
+import hmac
+import json
+import logging
+
+from keras_transformer.checks import check, check_positive
+from keras_transformer.client import openai_forms as forms
+from keras_transformer.client.openai_forms import RefusedError
+from keras_transformer.client.stream import RefusedOptions, Stream
+from keras_transformer.client.tensors import errors_of_rows
+from keras_transformer.request_options import SIGNATURE, repeated
+
+log = logging.getLogger(__name__)
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+COMMON = {*forms.NUMBERS, "stop", "n", "stream", "max_tokens", "logprobs"}
+CHAT = {*COMMON, "messages", "max_completion_tokens", "top_logprobs"}
+# OpenAI's default of `max_tokens` for `/v1/completions`.
+COMPLETION_TOKENS = 16
+FAILURES = {TimeoutError: 504, ConnectionError: 503, OSError: 502}
+
+
+def openai_app(
+    clients,
+    template=None,
+    *,
+    key=None,
+    hosts=LOCAL_HOSTS,
+    max_tokens=4096,
+    max_answers=16,
+    max_texts=256,
+    max_bytes=2**20,
+    stream_tokens=8,
+):
+    """Makes an ASGI application with `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings` and `/v1/models`.
+
+    It needs the package starlette; any ASGI server runs it, such as uvicorn. The clients are closed when it stops.
+
+    Args:
+        clients: A dict from the name of a model to its `AsyncClient`. A request names one of them.
+        template: The `ChatTemplate` that makes the prompt of a chat; None refuses chats.
+        key: The key that callers must send, `Authorization: Bearer KEY`; None for none.
+        hosts: The names of this server in a request's `Host`, so that no web page reaches it under another name;
+            `("*",)` for any.
+        max_tokens: The largest `max_tokens` of a request.
+        max_answers: The largest `n` of a request, and of all its prompts together.
+        max_texts: The largest number of messages of a chat, and of texts to embed.
+        max_bytes: The largest number of bytes of a request.
+        stream_tokens: The number of tokens that a growing answer gains with each request to the server.
+
+    Returns:
+        A `starlette.applications.Starlette`.
+
+    Raises:
+        ValueError: If `clients` is empty, or a limit is not positive.
+        ImportError: If starlette is not installed.
+    """
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    check(
+        isinstance(clients, dict) and clients, "`clients` must be a dict of clients by name.", clients=clients
+    )
+    limits = {"max_answers": max_answers, "max_texts": max_texts, "max_bytes": max_bytes}
+    limits |= {"max_tokens": max_tokens, "stream_tokens": stream_tokens}
+    check_positive(**limits)
+    proxy = _Proxy(clients, template, key, limits)
+
+    def refused(request, error):
+        return JSONResponse(error.body, error.status)
+
+    def unknown(request, error):
+        return refused(request, RefusedError(error.detail, status=error.status_code))
+
+    def failed(request, error):
+        return refused(request, _failure(error))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app):
+        yield
+        for client in clients.values():
+            await client.close()
+
+    routes = {
+        "/v1/chat/completions": proxy.chat,
+        "/v1/completions": proxy.complete,
+        "/v1/embeddings": proxy.embed,
+    }
+    return Starlette(
+        routes=[
+            *(Route(path, answer, methods=["POST"]) for path, answer in routes.items()),
+            Route("/v1/models", proxy.models),
+            Route("/v1/models/{model}", proxy.model),
+        ],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)],
+        exception_handlers={
+            RefusedError: refused,
+            HTTPException: unknown,
+            OSError: failed,
+            ValueError: failed,
+        },
+        lifespan=lifespan,
+    )
+
+
+class _Proxy:
+    """The answers to the routes."""
+
+    def __init__(self, clients, template, key, limits):
+        self.clients, self.template, self.key, self.limits = clients, template, key, limits
+
+    async def models(self, request):
+        """Lists the models."""
+        self._check_key(request)
+        return self._json({"object": "list", "data": [_model(name) for name in self.clients]})
+
+    async def model(self, request):
+        """Describes one model."""
+        self._check_key(request)
+        return self._json(_model(self._known(request.path_params["model"])))
+
+    async def chat(self, request):
+        """Answers a chat."""
+        body, model = await self._body(request, CHAT)
+        messages = forms.messages_of(body, self.limits["max_texts"])
+        if self.template is None:
+            message = "Chats need a chat template: start the proxy with one, or use /v1/completions."
+            raise RefusedError(message, "messages", "unsupported_parameter")
+        try:
+            prompt = self.template.prompt(messages)
+        except ValueError as error:
+            raise RefusedError(str(error), "messages", "invalid_value") from None
+        return await self._written(
+            body, model, [prompt], forms.options_of(body, self.limits["max_tokens"]), True
+        )
+
+    async def complete(self, request):
+        """Continues prompts."""
+        body, model = await self._body(request, {*COMMON, "prompt"})
+        prompts = forms.texts_of(body, "prompt", self.limits["max_answers"])
+        options = forms.options_of(body, self.limits["max_tokens"], COMPLETION_TOKENS)
+        return await self._written(body, model, prompts, options, False)
+
+    async def embed(self, request):
+        """Makes the vectors of texts."""
+        body, model = await self._body(request, {"input"})
+        texts = forms.texts_of(body, "input", self.limits["max_texts"])
+        outputs = await self.clients[model].predict(text=texts)
+        if "vector" not in outputs:
+            raise RefusedError(f"The model {model!r} makes no vectors.", "model", "invalid_value")
+        _check_whole(outputs["truncated"], "input")
+        as_base64 = body.get("encoding_format") == "base64"
+        data = [forms.embedding(i, vector, as_base64) for i, vector in enumerate(outputs["vector"])]
+        return self._json({"object": "list", "model": model, "data": data})
+
+    async def _written(self, body, model, prompts, options, is_chat):
+        """Answers prompts, at once or as a stream.
+
+        Args:
+            body: The body of the request.
+            model: Name of the model.
+            prompts: List of str.
+            options: The options of the rows, a dict.
+            is_chat: Whether the form of the answer is that of chats.
+        """
+        from starlette.responses import StreamingResponse
+
+        n = forms.number_of(body, "n", int, 1, self.limits["max_answers"], 1)
+        if n * len(prompts) > self.limits["max_answers"]:
+            message = f"`n` times the number of prompts must be at most {self.limits['max_answers']}."
+            raise RefusedError(message, "n", "invalid_value")
+        wanted = forms.wanted_logprobs(body, is_chat)
+        if forms.flag_of(body, "stream"):
+            if wanted is not None:
+                raise RefusedError(
+                    "`logprobs` is not supported with `stream`.", "logprobs", "unsupported_parameter"
+                )
+            answer = self._pieces(body, model, prompts, n, options, is_chat)
+            # What is wrong with the request is known with the first piece, and has an HTTP status.
+            first = await anext(answer)
+            return StreamingResponse(_events(first, answer), media_type="text/event-stream")
+        texts, inputs = repeated(prompts, n, logprobs=wanted, **options)
+        outputs = await self.clients[model].predict(SIGNATURE, text=texts, **inputs)
+        for _, reason in errors_of_rows(outputs):
+            raise _refused_option(reason, reason.partition("`")[2].partition("`")[0])
+        written = _written_of(outputs, model)
+        _check_whole(outputs["truncated"])
+        choices = []
+        for i, text in enumerate(written):
+            text = text.decode("utf-8", "replace")
+            logprobs = outputs["logprob_tokens"][i], outputs["logprobs"][i]
+            logprobs = (
+                None if wanted is None else forms.logprobs_of(*logprobs, text, "stop" in options, is_chat)
+            )
+            choices.append(forms.choice(i, text, outputs["ended"][i], is_chat, logprobs))
+        kind = "chat.completion" if is_chat else "text_completion"
+        used = forms.usage(outputs["source_length"][::n].sum(), outputs["length"].sum())
+        return self._json({**forms.head(kind, model), "choices": choices, "usage": used})
+
+    async def _pieces(self, body, model, prompts, n, options, is_chat):
+        """Yields the parts of answers that grow, one answer after the other, each part a dict."""
+        client, read, written = self.clients[model], 0, 0
+        about = forms.head("chat.completion.chunk" if is_chat else "text_completion", model)
+        length, options = options.pop("max_length", self.limits["max_tokens"]), dict(options)
+        texts, inputs = repeated(prompts, n, seed=options.pop("seed", None))
+        for i, (text, seed) in enumerate(zip(texts, inputs["seed"].tolist(), strict=True)):
+            stream = Stream(text, self.limits["stream_tokens"], length, {**options, "seed": seed})
+            first = True
+            while not stream.finished:
+                try:
+                    new, _ = await client.next_piece(stream)
+                except RefusedOptions as error:
+                    raise _refused_option(error.reason, error.option) from None
+                if first:
+                    _check_whole([stream.truncated])
+                if new or first:
+                    yield {**about, "choices": [forms.piece(i, new, is_chat, first=first)]}
+                first = False
+            reason = "stop" if stream.ended else "length"
+            yield {**about, "choices": [forms.piece(i, "", is_chat, reason)]}
+            read, written = read + (0 if i % n else stream.source_length), written + stream.length
+        if (body.get("stream_options") or {}).get("include_usage"):
+            yield {**about, "choices": [], "usage": forms.usage(read, written)}
+
+    async def _body(self, request, known):
+        """Returns the body of a request, a dict, and the name of its model."""
+        self._check_key(request)
+        # A web page of another origin can send any other type without asking first.
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise RefusedError("`Content-Type` must be application/json.", status=415)
+        content, most = bytearray(), self.limits["max_bytes"]
+        async for part in request.stream():
+            content += part
+            if len(content) > most:
+                raise RefusedError(f"A request must have at most {most} bytes.", status=413)
+        try:
+            body = json.loads(content)
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict):
+            raise RefusedError("The body must be a JSON object.")
+        model = self._known(body.get("model"))
+        forms.check_fields(body, known)
+        options = body.get("stream_options")
+        if options is not None and not isinstance(options, dict):
+            raise RefusedError("`stream_options` must be an object.", "stream_options", "invalid_type")
+        return body, model
+
+    def _known(self, model):
+        """Returns the name of a model, or raises `RefusedError` where there is no such model."""
+        if isinstance(model, str) and model in self.clients:
+            return model
+        raise RefusedError(f"The model {model!r:.200} does not exist.", "model", "model_not_found", 404)
+
+    def _json(self, content):
+        from starlette.responses import JSONResponse
+
+        return JSONResponse(content)
+
+    def _check_key(self, request):
+        given = request.headers.get("authorization", "").encode()
+        if self.key is not None and not hmac.compare_digest(given, f"Bearer {self.key}".encode()):
+            raise RefusedError("Incorrect API key provided.", code="invalid_api_key", status=401)
+
+
+async def _events(first, pieces):
+    """Yields the lines of server-sent events for parts of an answer."""
+    try:
+        yield _event(first)
+        async for part in pieces:
+            yield _event(part)
+    except (RefusedError, OSError, ValueError) as error:
+        yield _event((error if isinstance(error, RefusedError) else _failure(error)).body)
+        return
+    yield "data: [DONE]\n\n"
+
+
+def _event(content):
+    return f"data: {json.dumps(content)}\n\n"
+
+
+def _failure(error):
+    """Returns the `RefusedError` for a failure of the model's server. Its message holds no address: callers read it."""
+    log.error("%s", error)
+    for kind, status in FAILURES.items():
+        if isinstance(error, kind):
+            return RefusedError("The model's server does not answer.", status=status)
+    return RefusedError("The model's server refuses the request.", status=502)
+
+
+def _refused_option(reason, option):
+    """Returns the `RefusedError` for an option of a row that the model refuses."""
+    field = forms.FIELDS.get(option, option)
+    return RefusedError(reason.replace(f"`{option}`", f"`{field}`"), field, "invalid_value")
+
+
+def _written_of(outputs, model):
+    """Returns the texts of an answer."""
+    for name in ("continuation", "translation"):
+        if name in outputs:
+            return outputs[name]
+    raise RefusedError(f"The model {model!r} writes no text.", "model", "invalid_value")
+
+
+def _check_whole(truncated, param="messages"):
+    """Raises `RefusedError` where a text is longer than the model reads."""
+    if any(truncated):
+        message = "The text is longer than the model's maximum context length."
+        raise RefusedError(message, param, "context_length_exceeded")
+
+
+def _model(name):
+    return {"id": name, "object": "model", "created": 0, "owned_by": "keras_transformer"}
