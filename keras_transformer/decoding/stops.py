@@ -126,7 +126,8 @@ def _backwards(texts):
 @functools.lru_cache(maxsize=8)
 def _table(written):
     """Returns the bytes of all ids in a row, uint8; where those of each id start, int32; and their largest number."""
-    texts = [text.encode("latin-1") for text in written.split(BETWEEN)]
+    # A model may have ids that its tokenizer lacks: they are all the last one, which has no bytes.
+    texts = [*(text.encode("latin-1") for text in written.split(BETWEEN)), b""]
     sizes = np.array([len(text) for text in texts])
     table = np.frombuffer(b"".join(texts) or b"\0", "uint8")
     return table, np.append(0, np.cumsum(sizes)).astype("int32"), max(1, int(sizes.max()))

@@ -252,7 +252,9 @@ class SearcherSignatures(WriterSignatures):
         ids = tf.concat([tokens[:, 0, :longest, None], likeliest[:, 0, :longest, :most]], axis=-1)
         columns = tf.range(tf.shape(ids)[-1])
         kept = tf.sequence_mask(places, longest)[..., None] & (columns <= wanted[:, None])[:, None]
-        texts = tf.gather(tf.constant(self._servable.target_tokenizer.written()), tf.where(kept, ids, 0))
+        # A model may have ids that its tokenizer lacks.
+        texts = [*self._servable.target_tokenizer.written(), b""]
+        texts = tf.gather(tf.constant(texts), tf.minimum(ids, len(texts) - 1))
         return {
             "logprobs": tf.where(kept, log_probs[:, 0, :longest, : most + 1], 0.0),
             "logprob_tokens": tf.where(kept, texts, ""),

@@ -100,6 +100,16 @@ def test_a_prompt_counts_with_the_token_that_follows_it():
         assert as_numpy(found).lengths.tolist() == [[length]]
 
 
+def test_ids_that_the_tokenizer_lacks_have_no_bytes():
+    class Fewer:
+        def written(self):
+            return PIECES[:6]
+
+    tokens = np.array([[1, 9, 2, 11, 5, 1, 1]], "int32")
+    assert search(tokens, StopStrings.of(["bb"], Fewer())).lengths.tolist() == [[7]]
+    assert search(tokens, StopStrings.of(["ba"], Fewer())).lengths.tolist() == [[5]]
+
+
 def test_wrong_strings_are_refused():
     check_refused(
         StopStrings, {"texts": ()}, {"texts": ["a", ""]}, {"texts": [5]}, {"written": 3}, texts=["a"]

@@ -8,7 +8,7 @@ import tensorflow as tf
 from alone import answers
 from contracts import randomized
 
-from keras_transformer.decoding import Beam, Greedy, NoRepeatNgram
+from keras_transformer.decoding import Beam, Greedy, NoRepeatNgram, SuppressTokens
 from keras_transformer.layers import Decoder, Embeddings, LearnedPositions
 from keras_transformer.models import LanguageModel
 from keras_transformer.request_options import OPTIONS, columns
@@ -196,6 +196,17 @@ def test_a_continuation_ends_at_a_stop_string_and_its_prefix_counts_for_penaltie
     again = asked(prefix=character * 4, presence_penalty=90.0, max_length=1)["continuation"].decode()
     assert asked(prefix=character * 4, max_length=1)["continuation"].decode() == character * 5
     assert again.startswith(character * 4) and again != character * 5
+
+
+@pytest.mark.slow
+def test_ids_that_the_tokenizer_lacks_have_log_probabilities_and_no_text():
+    model, tokenizer = language_model(400), ByteTokenizer()
+    strategy = SuppressTokens([*range(tokenizer.vocab_size)])
+    generator = TextGenerator(model, tokenizer, max_source_length=24, max_length=9, constraints=[strategy])
+    inputs = {"text": np.array(["ab"], object), **columns(1, logprobs=20, stop="zz")}
+    found = generator.signatures([4]).functions()["options"](**{k: tf.constant(v) for k, v in inputs.items()})
+    assert found["logprob_tokens"].shape == (1, 9, 21) and (found["logprobs"].numpy() < 0).all()
+    assert not any(found["logprob_tokens"].numpy()[0, :, 0])
 
 
 @pytest.mark.slow
