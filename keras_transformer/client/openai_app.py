@@ -1,5 +1,6 @@
 """A small web application that speaks OpenAI's API in front of models in TensorFlow Serving."""
 
+import asyncio
 import contextlib
 import hmac
 import json
@@ -16,6 +17,8 @@ log = logging.getLogger(__name__)
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 COMMON = {*forms.NUMBERS, "stop", "n", "stream", "max_tokens", "logprobs"}
 CHAT = {*COMMON, "messages", "max_completion_tokens", "top_logprobs"}
+# The fields that hold the text, by whether the request is a chat.
+PROMPTS = {True: "messages", False: "prompt"}
 # OpenAI's default of `max_tokens` for `/v1/completions`.
 COMPLETION_TOKENS = 16
 FAILURES = {TimeoutError: 504, ConnectionError: 503, OSError: 502}
@@ -132,7 +135,8 @@ class _Proxy:
             message = "Chats need a chat template: start the proxy with one, or use /v1/completions."
             raise RefusedError(message, "messages", "unsupported_parameter")
         try:
-            prompt = self.template.prompt(messages)
+            # A template may take any time.
+            prompt = await asyncio.to_thread(self.template.prompt, messages)
         except ValueError as error:
             raise RefusedError(str(error), "messages", "invalid_value") from None
         return await self._written(
@@ -189,7 +193,7 @@ class _Proxy:
         for _, reason in errors_of_rows(outputs):
             raise _refused_option(reason, reason.partition("`")[2].partition("`")[0])
         written = _written_of(outputs, model)
-        _check_whole(outputs["truncated"])
+        _check_whole(outputs["truncated"], PROMPTS[is_chat])
         choices = []
         for i, text in enumerate(written):
             text = text.decode("utf-8", "replace")
@@ -217,7 +221,7 @@ class _Proxy:
                 except RefusedOptions as error:
                     raise _refused_option(error.reason, error.option) from None
                 if first:
-                    _check_whole([stream.truncated])
+                    _check_whole([stream.truncated], PROMPTS[is_chat])
                 if new or first:
                     yield {**about, "choices": [forms.piece(i, new, is_chat, first=first)]}
                 first = False
@@ -307,8 +311,8 @@ def _written_of(outputs, model):
     raise RefusedError(f"The model {model!r} writes no text.", "model", "invalid_value")
 
 
-def _check_whole(truncated, param="messages"):
-    """Raises `RefusedError` where a text is longer than the model reads."""
+def _check_whole(truncated, param):
+    """Raises `RefusedError` where a text of a field is longer than the model reads."""
     if any(truncated):
         message = "The text is longer than the model's maximum context length."
         raise RefusedError(message, param, "context_length_exceeded")

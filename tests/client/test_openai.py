@@ -226,7 +226,7 @@ def test_a_text_that_is_too_long_is_refused(ask, stream):
     messages = [{"role": "user", "content": "one two three " * 9}]
     with pytest.raises(openai.BadRequestError) as caught:
         ask.chat.completions.create(model="chat", messages=messages, stream=stream)
-    assert caught.value.code == "context_length_exceeded"
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
     with pytest.raises(openai.BadRequestError) as caught:
         ask.embeddings.create(model="embedder", input="one two three " * 9)
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
