@@ -166,6 +166,7 @@ def write_viewer(language, output):
     """Writes the attention viewer with the demo's model, for the first page of the site; `make demo` trains it."""
     sys.path.insert(0, str(ROOT / "examples"))
     from demo import SENTENCES
+
     from keras_transformer import plots, serving
 
     page = plots.attention(serving.load(RUN), list(SENTENCES), precision="int8", language=language)
