@@ -137,6 +137,22 @@ def test_the_table_of_checkpoints_has_a_row_for_each_family():
     assert listed - {"use_bidirectional_attention"} == set(FAMILIES)
 
 
+def test_the_table_of_checkpoints_says_whose_tokenizers_are_read_only():
+    table = read("docs/families.md").partition("| `model_type` |")[2].partition("\n\n")[0]
+    said = {
+        name
+        for row in table.splitlines()
+        if "the tokenizer is read, not written" in row
+        for name in re.findall(r"`([\w-]+)`", row.split("|")[1])
+    }
+    refuses = FAMILIES["pegasus"].tokenizer.write
+    assert said == {
+        name for name, family in FAMILIES.items() if getattr(family.tokenizer, "write", None) is refuses
+    }
+    with pytest.raises(ValueError, match="copy the files of the tokenizer"):
+        refuses((), ROOT, None)
+
+
 SIGNATURES = {
     name: getattr(serving, name).signatures_class.descriptions
     for name in dir(serving)
@@ -206,6 +222,16 @@ def test_files_that_the_documents_name_exist():
         (page.name, name) for page in PAGES for name in re.findall(pattern, page.read_text(encoding="utf-8"))
     }
     assert len(named) > 30 and not {each for each in named if not (ROOT / each[1]).exists()}
+
+
+def test_every_target_of_make_that_a_document_names_exists():
+    targets = set(re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE))
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"(?:^|`)make ([a-z][\w-]*)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert len(named) > 10 and named <= targets, named - targets
 
 
 def test_contributing_says_how_long_the_quick_tests_take():
