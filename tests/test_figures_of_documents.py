@@ -240,3 +240,11 @@ def test_contributing_says_how_long_the_quick_tests_take():
     names = dict(zip(["five", "six", "seven", "eight", "nine", "ten"], range(5, 11), strict=True))
     (said,) = re.findall(r"on both backends: (\w+) minutes on two cores", read("CONTRIBUTING.md"))
     assert abs(names[said] - minutes) <= 1
+
+
+def test_two_pages_say_the_same_time_of_the_demo():
+    times = [
+        re.findall(r"in about (\w+) minutes on two cores", read(name))
+        for name in ("README.md", "docs/quickstart.md")
+    ]
+    assert times[0] == times[1] == times[0][:1]
