@@ -18,6 +18,7 @@ from pathlib import Path
 
 # Before TensorFlow loads: its notices are not the demo's.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 from keras_transformer.cli.tensorflow_import import import_tensorflow
 

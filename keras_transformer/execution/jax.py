@@ -171,3 +171,8 @@ def has_replicas(model):
 
 def adam_in_one_pass():
     """Returns None: the backend has no such operation."""
+
+
+def leaves_onednn_off():
+    """Returns False: it is about TensorFlow."""
+    return False

@@ -24,6 +24,7 @@ from keras_transformer.execution.tensorflow_training import (  # noqa: F401 (nam
     adam_in_one_pass,
     gradient_of,
     has_replicas,
+    leaves_onednn_off,
     sum_of_replicas,
     summed_over_replicas,
 )

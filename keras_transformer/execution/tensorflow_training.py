@@ -1,7 +1,13 @@
 """What a training step asks of TensorFlow. `tensorflow.py` hands these names on."""
 
+import os
+import platform
+
 import keras
 import tensorflow as tf
+
+# TensorFlow has no public way to ask.
+from tensorflow.python.util._pywrap_util_port import IsMklEnabled
 
 
 def summed_over_replicas(x):
@@ -70,3 +76,9 @@ def adam_in_one_pass():
         )
 
     return update
+
+
+def leaves_onednn_off():
+    """Returns whether TensorFlow leaves oneDNN's products off on this CPU, and nobody asked for that."""
+    has_onednn = (platform.system(), platform.machine()) == ("Linux", "x86_64")
+    return has_onednn and "TF_ENABLE_ONEDNN_OPTS" not in os.environ and not IsMklEnabled()

@@ -6,6 +6,12 @@ import time
 import keras
 import tqdm
 
+from keras_transformer.execution import native
+
+ONEDNN = (
+    "TensorFlow leaves oneDNN's products off on this CPU. Set the environment variable TF_ENABLE_ONEDNN_OPTS=1 before "
+    "the start: a step takes about 0.8 times as long."
+)
 # Seconds after which a file that is not a terminal gets a line within an epoch.
 SILENCE = 60
 
@@ -13,7 +19,8 @@ SILENCE = 60
 class Progress(keras.callbacks.Callback):
     """Shows one progress bar for the whole training, and writes one line after each epoch.
 
-    The bar shows the loss and metrics, target tokens a second, and the time left. A file that is not a terminal gets
+    The bar shows the loss and metrics, target tokens a second, and the time left. One line says how to use oneDNN where
+    TensorFlow leaves it off. A file that is not a terminal gets
     the lines only, and in a long epoch further lines: after one minute, after two more, after four more, and so on.
 
     Args:
@@ -39,6 +46,10 @@ class Progress(keras.callbacks.Callback):
         self.epochs = epochs
         self.say = say
         self.first_epoch = None
+
+    def on_train_begin(self, logs=None):
+        if native.leaves_onednn_off():
+            (self.say or self._write)(ONEDNN)
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch

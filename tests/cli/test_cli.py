@@ -20,6 +20,7 @@ from commands import assert_refused, run
 from keras_transformer import runs
 from keras_transformer.cli import main
 from keras_transformer.cli.search_options import NORMALIZATIONS
+from keras_transformer.cli.tensorflow_import import import_tensorflow
 from keras_transformer.decoding import (
     Beam,
     ForbidWords,
@@ -221,13 +222,24 @@ def test_closed_standard_output_ends_a_command_quietly(tiny_run, pairs, monkeypa
     ids=["long", "control", "interrupted"],
 )
 def test_errors_and_interruptions_are_one_short_line(error, expected, begin, monkeypatch, tmp_path):
-    def fail():
+    def fail(trains):
         raise error
 
     monkeypatch.setattr(importlib.import_module("keras_transformer.cli.main"), "import_tensorflow", fail)
     code, out, err = run("export", tmp_path, "model")
     assert (code, out, err.count("\n")) == (expected, b"", 1)
     assert err.startswith(f"keras-transformer: {begin}") and len(err) < 3100 and "\x1b" not in err
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "1"), ("0", "0")])
+def test_a_training_has_onednn_unless_the_user_said_otherwise(given, expected, monkeypatch):
+    name = "TF_ENABLE_ONEDNN_OPTS"
+    monkeypatch.setenv(name, given) if given else monkeypatch.delenv(name, raising=False)
+    import_tensorflow()
+    assert os.environ.get(name) == given
+    import_tensorflow(trains=True)
+    assert os.environ.get(name) == expected
+    monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize(
@@ -246,6 +258,7 @@ def test_commands_without_a_model_import_no_keras():
 import contextlib, sys
 from keras_transformer.cli import main
 from keras_transformer.cli.search_options import NORMALIZATIONS
+from keras_transformer.cli.tensorflow_import import import_tensorflow
 for command in ("--help", "server-files missing", "train --help", "generate . --nothing", "evaluate missing"):
     with contextlib.suppress(SystemExit):
         main(command.split())

@@ -94,3 +94,24 @@ def test_without_a_file_it_writes_to_standard_error(capsys):
     fit(None, epochs=1)
     captured = capsys.readouterr()
     assert captured.err.startswith("epoch 1/1") and captured.out == ""
+
+
+@pytest.mark.parametrize("off", [False, True])
+def test_it_says_once_where_tensorflow_leaves_onednn_off(off, monkeypatch):
+    monkeypatch.setattr(progress.native, "leaves_onednn_off", lambda: off)
+    lines = []
+    fit(io.StringIO(), say=lines.append)
+    assert lines[:-2] == [progress.ONEDNN] * off
+
+
+@pytest.mark.tensorflow
+def test_onednn_is_off_only_where_nobody_asked(monkeypatch):
+    from keras_transformer.execution import tensorflow_training
+
+    monkeypatch.setattr(tensorflow_training, "IsMklEnabled", lambda: False)
+    monkeypatch.setattr(tensorflow_training.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(tensorflow_training.platform, "machine", lambda: "x86_64")
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    assert tensorflow_training.leaves_onednn_off()
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    assert not tensorflow_training.leaves_onednn_off()
