@@ -9,6 +9,7 @@ _OTHERS = ("cli", "client", "data", "explain", "huggingface", "plots", "runs", "
 _CORE = ("decoding", "layers", "losses", "masks", "metrics", "models", "schedules")
 _NAMES = {
     "decoding": ("Beam", "Greedy", "Sample"),
+    "huggingface": ("from_keras_hub",),
     "layers": (
         "Decoder",
         "DecoderLayer",

@@ -1,0 +1,243 @@
+"""Models of KerasHub: what `from_keras_hub` makes computes what they compute."""
+
+import io
+
+import numpy as np
+import pytest
+import sentencepiece
+from contracts import as_numpy, randomized
+
+pytest.importorskip("keras_hub", reason="keras-hub is not installed: pip install keras-hub")
+import keras_hub
+
+from keras_transformer import from_keras_hub
+from keras_transformer.huggingface import tokenizer_from_keras_hub
+from keras_transformer.serving import TextGenerator
+
+VOCAB = 61
+DECODER = {
+    "vocabulary_size": VOCAB,
+    "num_layers": 2,
+    "num_query_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_dim": 16,
+    "intermediate_dim": 28,
+    "dropout": 0.0,
+}
+ENCODER = {
+    "vocabulary_size": VOCAB,
+    "num_layers": 2,
+    "num_heads": 4,
+    "hidden_dim": 16,
+    "intermediate_dim": 28,
+    "dropout": 0.0,
+    "max_sequence_length": 23,
+}
+SCALED = {"rope_frequency_adjustment_factor": 8.0, "rope_pretraining_sequence_length": 16}
+SCALED |= {"rope_low_freq_factor": 1.0, "rope_high_freq_factor": 4.0}
+DECODERS = {
+    "gpt2": ("GPT2Backbone", ENCODER),
+    "llama": ("LlamaBackbone", DECODER),
+    "llama3": ("Llama3Backbone", DECODER),
+    "llama3, tied and scaled": ("Llama3Backbone", {**DECODER, "tie_word_embeddings": True, **SCALED}),
+    "mistral": ("MistralBackbone", {**DECODER, "sliding_window": 5}),
+    "qwen": ("QwenBackbone", DECODER),
+    "qwen, tied": ("QwenBackbone", {**DECODER, "tie_word_embeddings": True}),
+}
+GEMMA = {
+    **DECODER,
+    "head_dim": 6,
+    "use_post_ffw_norm": True,
+    "use_post_attention_norm": True,
+    "attention_logit_soft_cap": 5.0,
+    "final_logit_soft_cap": 7.0,
+    "use_sliding_window_attention": True,
+    "sliding_window_size": 5,
+}
+DECODERS["gemma2"] = "GemmaBackbone", GEMMA
+DECODERS["gemma2, scaled by the width"] = "GemmaBackbone", {**GEMMA, "query_head_dim_normalize": False}
+ENCODERS = {
+    "bert": ("BertBackbone", {**ENCODER, "num_segments": 3}),
+    "roberta": ("RobertaBackbone", ENCODER),
+    "xlm_roberta": ("XLMRobertaBackbone", ENCODER),
+    "distilbert": ("DistilBertBackbone", ENCODER),
+}
+IDS = np.array([[5, 9, 41, 7, 33, 12, 60, 8, 22], [17, 6, 3, 8, 11, 0, 0, 0, 0]], "int32")
+
+
+def backbone_of(name, options):
+    return randomized(getattr(keras_hub.models, name)(**options), 1, scale=0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DECODERS)
+def test_logits_of_decoders_are_those_of_kerashub(kind):
+    backbone = backbone_of(*DECODERS[kind])
+    made = from_keras_hub(backbone, pad_id=0, bos_id=1, eos_id=2)
+    states = backbone({"token_ids": IDS, "padding_mask": IDS != 0})
+    expected = as_numpy(backbone.token_embedding(states, reverse=True))
+    found = as_numpy(made(IDS))
+    scale = np.abs(expected[IDS != 0]).max()
+    np.testing.assert_allclose(found[IDS != 0], expected[IDS != 0], rtol=0, atol=1e-5 * scale)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_states_of_encoders_are_those_of_kerashub(kind):
+    backbone = backbone_of(*ENCODERS[kind])
+    inputs = {"token_ids": IDS, "padding_mask": IDS != 0}
+    pad_id = 1 if "roberta" in kind else 0
+    ids = np.where(IDS == 0, pad_id, IDS)
+    if kind == "bert":
+        inputs["segment_ids"] = (np.arange(9) > 3).astype("int32") * (IDS != 0)
+    expected = backbone({**inputs, "token_ids": ids})
+    expected = expected["sequence_output"] if kind == "bert" else expected
+    made = from_keras_hub(backbone)
+    given = {"token_ids": ids, "segment_ids": inputs["segment_ids"]} if kind == "bert" else ids
+    found = as_numpy(made(given))
+    np.testing.assert_allclose(found[IDS != 0], as_numpy(expected)[IDS != 0], rtol=0, atol=2e-5)
+
+
+def byte_level(*merges):
+    """A vocabulary of bytes with merges, as GPT-2 writes them."""
+    letters = [chr(i) for i in [*range(33, 127), *range(161, 173), *range(174, 256)]]
+    letters += [chr(256 + i) for i in range(256 - len(letters))]
+    return {piece: i for i, piece in enumerate([*letters, *(merge.replace(" ", "") for merge in merges)])}
+
+
+MERGES = ["t h", "th e", "\u0120 a", "o n"]
+
+
+def gpt2_task():
+    vocabulary = byte_level(*MERGES)
+    vocabulary["<|endoftext|>"] = len(vocabulary)
+    tokenizer = keras_hub.models.GPT2Tokenizer(vocabulary, MERGES)
+    preprocessor = keras_hub.models.GPT2CausalLMPreprocessor(tokenizer, sequence_length=24)
+    backbone = backbone_of(
+        "GPT2Backbone", {**ENCODER, "vocabulary_size": len(vocabulary), "max_sequence_length": 40}
+    )
+    return keras_hub.models.GPT2CausalLM(backbone, preprocessor)
+
+
+def pieces(**options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the one and the other", "one two three", "an other one"] * 9),
+        model_writer=model,
+        vocab_size=300,
+        hard_vocab_limit=False,
+        model_type="bpe",
+        byte_fallback=True,
+        minloglevel=9,
+        **options,
+    )
+    return model.getvalue()
+
+
+def causal_task(name, tokenizer, options):
+    preprocessor = getattr(keras_hub.models, f"{name}CausalLMPreprocessor")(tokenizer, sequence_length=24)
+    backbone = backbone_of(f"{name}Backbone", {**options, "vocabulary_size": tokenizer.vocabulary_size()})
+    return getattr(keras_hub.models, f"{name}CausalLM")(backbone, preprocessor)
+
+
+LLAMA3 = ["begin_of_text", "end_of_text", "start_header_id", "end_header_id", "eot_id"]
+LLAMA3 = [f"<|{name}|>" for name in LLAMA3]
+
+
+def llama3_task():
+    vocabulary = byte_level(*MERGES)
+    vocabulary |= {name: len(vocabulary) + i for i, name in enumerate(LLAMA3)}
+    return causal_task("Llama3", keras_hub.models.Llama3Tokenizer(vocabulary, MERGES), DECODER)
+
+
+def qwen_task():
+    vocabulary = byte_level(*MERGES)
+    vocabulary["<|endoftext|>"] = len(vocabulary)
+    return causal_task("Qwen", keras_hub.models.QwenTokenizer(vocabulary, MERGES), DECODER)
+
+
+def gemma_task():
+    ids = {"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "add_dummy_prefix": False}
+    names = {"pad_piece": "<pad>", "eos_piece": "<eos>", "bos_piece": "<bos>", "unk_piece": "<unk>"}
+    return causal_task("Gemma", keras_hub.models.GemmaTokenizer(pieces(**ids, **names)), GEMMA)
+
+
+def roberta_task():
+    vocabulary = {name: i for i, name in enumerate(["<s>", "<pad>", "</s>", "<unk>"])}
+    vocabulary |= {piece: i + 4 for piece, i in byte_level(*MERGES).items()}
+    vocabulary["<mask>"] = len(vocabulary)
+    tokenizer = keras_hub.models.RobertaTokenizer(vocabulary, MERGES)
+    preprocessor = keras_hub.models.RobertaTextClassifierPreprocessor(tokenizer, sequence_length=9)
+    backbone = backbone_of("RobertaBackbone", {**ENCODER, "vocabulary_size": len(vocabulary)})
+    return keras_hub.models.RobertaTextClassifier(backbone, 2, preprocessor)
+
+
+def bert_task():
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "the",
+        "one",
+        "##s",
+        "t",
+        "##w",
+        "##o",
+        "a",
+        ",",
+        ".",
+    ]
+    tokenizer = keras_hub.models.BertTokenizer(words, lowercase=True)
+    preprocessor = keras_hub.models.BertTextClassifierPreprocessor(tokenizer, sequence_length=9)
+    return keras_hub.models.BertTextClassifier(backbone_of("BertBackbone", ENCODER), 2, preprocessor)
+
+
+TASKS = {
+    "gpt2": gpt2_task,
+    "llama": lambda: causal_task("Llama", keras_hub.models.LlamaTokenizer(pieces()), DECODER),
+    "llama3": llama3_task,
+    "mistral": lambda: causal_task("Mistral", keras_hub.models.MistralTokenizer(pieces()), DECODER),
+    "qwen": qwen_task,
+    "gemma": gemma_task,
+    "bert": bert_task,
+    "roberta": roberta_task,
+}
+TEXTS = ["the one", "The ones, two.", "a  \ud55c", ""]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TASKS)
+def test_ids_of_texts_and_special_ids_are_those_of_kerashub(kind):
+    task = TASKS[kind]()
+    tokenizer = task.preprocessor.tokenizer
+    found = tokenizer_from_keras_hub(task).tokenize(TEXTS).to_list()
+    assert found == [np.asarray(tokenizer(text)).tolist() for text in TEXTS]
+    made = from_keras_hub(task)
+    names = ("cls_id", "sep_id") if "bert" in kind else ("bos_id", "eos_id")
+    expected = tokenizer.start_token_id, tokenizer.end_token_id
+    for name, special in zip(names, expected, strict=True):
+        assert special is None or getattr(made, name) == special
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "mistral", "gemma"])
+def test_greedy_texts_are_those_of_kerashub(kind):
+    task = TASKS[kind]()
+    task.compile(sampler="greedy")
+    generator = TextGenerator(
+        from_keras_hub(task), tokenizer_from_keras_hub(task), max_source_length=20, max_length=9
+    )
+    for prompt in ("the one", "a"):
+        ids = [task.preprocessor.tokenizer.start_token_id, *task.preprocessor.tokenizer(prompt)]
+        length = len(ids) + 9
+        whole = task.generate(prompt, max_length=length)
+        assert prompt + generator.generate([prompt])[0] == whole
+
+
+def test_another_model_is_refused():
+    with pytest.raises(ValueError, match=r"one of the backbones GPT2Backbone, .* Received: model='list'"):
+        from_keras_hub([])
+    with pytest.raises(ValueError, match="`use_post_ffw_norm` of a 'gemma2' model must be True"):
+        from_keras_hub(keras_hub.models.GemmaBackbone(**{**GEMMA, "use_post_ffw_norm": False}))
