@@ -19,8 +19,8 @@ class StopStrings(Constraint):
     """Ends an output with the token that completes a string, in whatever pieces the vocabulary writes it.
 
     `StopStrings.of(texts, tokenizer)` makes one. The token is part of the output, and so is the text that it may have
-    after the string: cut the detokenized text at the string. Strings are compared byte by byte. The prefix of an output
-    counts for nothing until a token follows it. In a beam, a hypothesis that has written a string is finished.
+    after the string: cut the detokenized text at the string. Strings are compared byte by byte. A string within the
+    prefix of an output ends nothing; one that begins there does. In a beam, a hypothesis with a string is finished.
 
     Args:
         texts: tuple of str. Or an array or a tensor `(batch, n, length)` of int32 with strings for each row: their

@@ -100,6 +100,13 @@ def test_a_prompt_counts_with_the_token_that_follows_it():
         assert as_numpy(found).lengths.tolist() == [[length]]
 
 
+def test_a_string_within_the_prompt_ends_nothing():
+    tokens = np.array([[1, 2, 6, 1, 1, 1, 1]], "int32")
+    settings, constraint = Search(LENGTH, eos_ids=(VOCAB,)), StopStrings.of(["ab"], Written())
+    found = decode(spoken(tokens), (), Greedy(), np.array([[1, 1, 2]]), settings, constraints=[constraint])
+    assert as_numpy(found).lengths.tolist() == [[LENGTH]]
+
+
 def test_ids_that_the_tokenizer_lacks_have_no_bytes():
     class Fewer:
         def written(self):
