@@ -110,6 +110,11 @@ def keep_precision(variable):
     variable._autocast = False
 
 
+def is_random_state(variable):
+    """Returns whether a variable is the state of a `keras.random.SeedGenerator`, which has this name for it."""
+    return variable.name == "seed_generator_state"
+
+
 def keeps_precision(variable):
     """Returns whether a variable keeps its dtype inside layers of a lower precision."""
     return not variable._autocast

@@ -123,8 +123,8 @@ def holding(values, plan):
         plan: A dict from a layer to the `Operands` of its product.
 
     Yields:
-        The scope, which knows the values and the losses that were set inside, and in `read` the ids of the weights
-        that were read.
+        The scope, which knows the values and the losses that were set inside. Its `read` and `assigned` are the ids of
+        the weights that were read, and of those that were set.
     """
     token = _HELD.set(plan)
     try:
@@ -175,7 +175,7 @@ class _HeldWeights(keras.StatelessScope):
 
     def __init__(self, values, changing=False):
         super().__init__(state_mapping=values, collect_losses=changing)
-        self.changing, self.read = changing, set()
+        self.changing, self.read, self.assigned = changing, set(), set()
 
     def get_current_value(self, variable):
         self.read.add(id(variable))
@@ -187,6 +187,7 @@ class _HeldWeights(keras.StatelessScope):
         variable, value = update
         if id(variable) in self.state_mapping:
             if self.changing:
+                self.assigned.add(id(variable))
                 return super().add_update(update)
             raise ValueError(f"A search must not change a weight of its model. Received: {variable.path}.")
         if self.original_scope is not None:

@@ -12,6 +12,7 @@ from keras_transformer.execution.inference import held, holding, is_user_defined
 from keras_transformer.keras_internals import (
     WITHOUT_MEANING,
     implicit_mask,
+    is_random_state,
     keeps_precision,
     set_implicit_mask,
     sublayers,
@@ -120,11 +121,16 @@ class _SharedCalls:
         tensors, rest = _split((args, kwargs))
         masks = [implicit_mask(x) for x in tensors]
         operands = [held().get(part) for part in (layer, *sublayers(layer))]
+        trains = kwargs.get("training") is True
         with without_autocast():
-            values = [keras.ops.convert_to_tensor(v.value) for v in layer.variables]
+            # Only a training draws. An export would have to save a random state that it is handed.
+            values = [
+                keras.ops.convert_to_tensor(v.value) if trains or not is_random_state(v) else None
+                for v in layer.variables
+            ]
         key = rest.key(), *(x is None for x in (*masks, *operands))
         if key not in self.functions:
-            self.functions[key] = _SharedCall(self.layer, rest)
+            self.functions[key] = _SharedCall(self.layer, rest, trains)
         return self.functions[key](layer, values, operands, tensors, masks)
 
 
@@ -134,11 +140,14 @@ class _SharedCall:
     Args:
         layer: The layer.
         rest: What its call takes besides tensors, a `_Rest`.
+        trains: Whether the graph trains.
     """
 
-    def __init__(self, layer, rest):
+    def __init__(self, layer, rest, trains):
         self.layer, self.rest = layer, rest
-        self.function = native.shared_function(self._traced, layer.count_params())
+        # A model may be converted to another format, and converters know no calls: only a training and a search call.
+        size = layer.count_params() if trains or held() else None
+        self.function = native.shared_function(self._traced, size)
         # Tracing finds them: the rest of the outputs, which outputs have an implicit mask, which weights change.
         self.outputs, self.masked, self.changed = None, (), ()
         # Which weights and operands the layer reads. The first call hands it all. Where operands are held, the further
@@ -173,9 +182,9 @@ class _SharedCall:
         tensors, self.outputs = _split(outputs)
         masks = [implicit_mask(x) for x in tensors]
         self.masked = [i for i, mask in enumerate(masks) if mask is not None]
-        now = [scope.get_current_value(v) for v in variables]
-        self.changed = [i for i, x in enumerate(values) if x is not None and x is not now[i]]
-        return tensors, [masks[i] for i in self.masked], [now[i] for i in self.changed], scope.losses
+        self.changed = [i for i, v in enumerate(variables) if id(v) in scope.assigned]
+        changed = [scope.get_current_value(variables[i]) for i in self.changed]
+        return tensors, [masks[i] for i in self.masked], changed, scope.losses
 
 
 class _Plan(dict):

@@ -157,15 +157,16 @@ def _with_any_length(x):
 def shared_function(function, size):
     """Makes a function of the graph at hand, which is traced for its first call and used for all that are like it.
 
-    TensorFlow optimizes it once, and each step of training runs faster with a few calls than with all their operations.
-    A call takes 50 microseconds, which a loop over tokens feels where a layer is small: there TensorFlow puts the
-    operations in the place of the call.
+    TensorFlow optimizes a function that is called once, and a step of training runs faster with a few calls than with
+    all their operations. A call takes 50 microseconds, which a loop over tokens feels where a layer is small: there
+    TensorFlow puts the operations in the place of the call.
 
     Args:
         function: Function of nests of tensors.
-        size: Number of the weights among its arguments.
+        size: Number of the weights among its arguments; None where no call may be left in the graph.
     """
-    inline = in_while_loop_defun(tf.compat.v1.get_default_graph()) and size < CALLED_FROM
+    in_loop = in_while_loop_defun(tf.compat.v1.get_default_graph())
+    inline = size is None or (in_loop and size < CALLED_FROM)
     # A partial has no code object: see `compiled`.
     attributes = {} if inline else {"_noinline": True}
     return tf.function(functools.partial(function), autograph=False, experimental_attributes=attributes)

@@ -89,7 +89,7 @@ def shape_of(value):
     if isinstance(value, dict):
         return {name: shape_of(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [shape_of(value[0])]
+        return [shape_of(each) for each in value[:1]]
     return type(value).__name__
 
 
