@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from tiny_bert import new_bert
 
 from keras_transformer import explain, layers, models
 
@@ -29,15 +30,12 @@ def recurrent():
 def classifier():
     keras.utils.set_random_seed(11)
     encoder = layers.Encoder(2, num_heads=2, d_ff=8)
-    parts = {"segments": layers.SegmentEmbedding(), "norm": layers.LayerNormalization(epsilon=1e-12)}
-    embeddings = layers.Embeddings(13, 4, layers.LearnedPositions(6), **parts)
-    model = models.EncoderModel(
-        embeddings, encoder, head=models.ClassificationHead(2), pooler=models.Pooler()
-    )
+    model = new_bert(models.ClassificationHead(2), 13, 4, 6, encoder)
     for dense in (model.head.dense, model.pooler.dense):  # a fresh head hardly tells texts apart
         dense.kernel.assign(50 * dense.kernel)
     # Positions as large as tokens: else the norm turns sharply where the tokens' embeddings shrink to zeros.
-    embeddings.positions.embeddings.assign(40 * embeddings.positions.embeddings)
+    table = model.embeddings.positions.embeddings
+    table.assign(40 * table)
     return model
 
 

@@ -6,17 +6,11 @@ import numpy as np
 import pytest
 from commands import assert_refused, run
 from contracts import randomized
+from tiny_bert import bert
 
-from keras_transformer.layers import (
-    Decoder,
-    Embeddings,
-    Encoder,
-    LayerNormalization,
-    LearnedPositions,
-    SegmentEmbedding,
-)
-from keras_transformer.models import EncoderModel, LanguageModel
-from keras_transformer.models.heads import ClassificationHead, Pooler
+from keras_transformer.layers import Decoder, Embeddings, LearnedPositions
+from keras_transformer.models import LanguageModel
+from keras_transformer.models.heads import ClassificationHead
 from keras_transformer.serving import Classifier, Embedder, TextGenerator
 from keras_transformer.text import ByteTokenizer
 
@@ -24,16 +18,9 @@ LINES = ["one two", "", "한국어", "x" * 99, "a\tb"]
 STDIN = "".join(f"{line}\n" for line in LINES).encode()
 
 
-def encoder_model(head=None):
-    parts = {"segments": SegmentEmbedding(), "norm": LayerNormalization(epsilon=1e-12)}
-    embeddings = Embeddings(260, 8, LearnedPositions(40), **parts)
-    encoder = Encoder(1, 2, 16, dropout=0.0)
-    return randomized(EncoderModel(embeddings, encoder, head=head, pooler=Pooler()), scale=0.3)
-
-
 @pytest.fixture(scope="module")
 def classifier():
-    return Classifier(encoder_model(ClassificationHead(2, labels=["bad", "good"])), ByteTokenizer())
+    return Classifier(bert(ClassificationHead(2, labels=["bad", "good"])), ByteTokenizer())
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +31,7 @@ def folders(classifier, tmp_path_factory):
     servables = {
         "classifier": classifier,
         "pairs": Classifier(classifier.model, ByteTokenizer(), pairs=True),
-        "embedder": Embedder(encoder_model(), ByteTokenizer()),
+        "embedder": Embedder(bert(), ByteTokenizer()),
         "generator": TextGenerator(randomized(model, scale=0.3), ByteTokenizer(), max_length=5),
     }
     for name, servable in servables.items():

@@ -8,19 +8,13 @@ import numpy as np
 import pytest
 import sentencepiece
 from contracts import randomized
+from tiny_bert import ids_of, new_bert, write_bert
 
 from keras_transformer.cli import main
 from keras_transformer.cli.convert import convert
 from keras_transformer.decoding import Beam
 from keras_transformer.huggingface import from_huggingface, to_huggingface
-from keras_transformer.layers import (
-    Embeddings,
-    Encoder,
-    LayerNormalization,
-    LearnedPositions,
-    SegmentEmbedding,
-)
-from keras_transformer.models import T5, ClassificationHead, EncoderModel, Pooler
+from keras_transformer.models import T5, ClassificationHead
 from keras_transformer.serving import Classifier, Translator, load
 from keras_transformer.text import WordPieceTokenizer
 
@@ -35,26 +29,9 @@ def bert(tmp_path_factory):
     """A Hugging Face folder of a BERT with two classes and a vocabulary of word pieces."""
     folder = tmp_path_factory.mktemp("bert") / "checkpoint"
     tokenizer = WordPieceTokenizer.train(["One two three, four five."] * 9, 60)
-    model = EncoderModel(
-        Embeddings(
-            tokenizer.vocab_size,
-            8,
-            LearnedPositions(40),
-            segments=SegmentEmbedding(),
-            norm=LayerNormalization(epsilon=1e-12),
-        ),
-        Encoder(1, 2, 16, dropout=0.0, activation="gelu", layer_norm_epsilon=1e-12),
-        pooler=Pooler(),
-        head=ClassificationHead(2, labels=["sad", "glad"]),
-        pad_id=tokenizer.pad_id,
-        cls_id=tokenizer.cls_id,
-        sep_id=tokenizer.sep_id,
-    )
-    to_huggingface(randomized(model), folder)
-    (folder / "vocab.txt").write_text(
-        "".join(f"{p}\n" for p in tokenizer.pieces(range(tokenizer.vocab_size)))
-    )
-    return folder
+    head = ClassificationHead(2, labels=["sad", "glad"])
+    model = new_bert(head, tokenizer.vocab_size, **ids_of(tokenizer))
+    return write_bert(randomized(model), tokenizer, folder)
 
 
 def test_a_checkpoint_is_converted_to_a_classifier_and_back(bert, tmp_path):

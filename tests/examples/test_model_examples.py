@@ -13,17 +13,11 @@ import pytest
 import tag_spaces
 import time_series
 import vision_shapes
+from tiny_bert import ids_of, new_bert, write_bert
 
 from keras_transformer.data import read_table
-from keras_transformer.huggingface import from_huggingface, to_huggingface, tokenizers_from_huggingface
-from keras_transformer.layers import (
-    Embeddings,
-    Encoder,
-    LayerNormalization,
-    LearnedPositions,
-    SegmentEmbedding,
-)
-from keras_transformer.models import EncoderModel, Pooler
+from keras_transformer.huggingface import from_huggingface, tokenizers_from_huggingface
+from keras_transformer.layers import Encoder
 from keras_transformer.serving import load
 from keras_transformer.text import WordPieceTokenizer
 
@@ -114,24 +108,9 @@ def checkpoint(table, tmp_path_factory):
     """A small BERT without a head, of random weights, as a folder of Hugging Face."""
     keras.utils.set_random_seed(0)
     tokenizer = WordPieceTokenizer.train([text for text, _ in read_table(table, "Q", "A")], 200)
-    model = EncoderModel(
-        Embeddings(
-            tokenizer.vocab_size,
-            32,
-            LearnedPositions(24),
-            segments=SegmentEmbedding(),
-            norm=LayerNormalization(epsilon=1e-12),
-        ),
-        Encoder(1, 2, 64, dropout=0.1, activation="gelu", layer_norm_epsilon=1e-12),
-        pooler=Pooler(),
-        cls_id=tokenizer.cls_id,
-        sep_id=tokenizer.sep_id,
-    )
-    folder = tmp_path_factory.mktemp("checkpoints") / "bert"
-    to_huggingface(model, folder)
-    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    return folder
+    encoder = Encoder(1, 2, 64, dropout=0.1, activation="gelu", layer_norm_epsilon=1e-12)
+    model = new_bert(None, tokenizer.vocab_size, 32, 24, encoder, **ids_of(tokenizer))
+    return write_bert(model, tokenizer, tmp_path_factory.mktemp("checkpoints") / "bert")
 
 
 @pytest.mark.slow

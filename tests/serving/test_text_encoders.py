@@ -5,21 +5,13 @@ import warnings
 import numpy as np
 import pytest
 from alone import answers
-from contracts import randomized, slow_but
+from contracts import slow_but
+from tiny_bert import bert
 
-from keras_transformer.layers import (
-    Embeddings,
-    Encoder,
-    LayerNormalization,
-    LearnedPositions,
-    SegmentEmbedding,
-)
-from keras_transformer.models import EncoderModel
 from keras_transformer.models.heads import (
     ClassificationHead,
     MaskedLanguageHead,
     MultipleChoiceHead,
-    Pooler,
     TaggingHead,
 )
 from keras_transformer.serving import Classifier, Embedder, Similarity, load, servable_of
@@ -30,30 +22,14 @@ SECOND = ["ab", "x", "two", "문장", "", "ba"]
 HOSTILE = [b"\xff\xfe\x00", b"\x00", b"a" * 100_000, "🎉".encode() * 50]
 
 
-def encoder_model(head=None, vocab_size=260, **kwargs):
-    embeddings = Embeddings(
-        vocab_size,
-        8,
-        LearnedPositions(40),
-        segments=SegmentEmbedding(),
-        norm=LayerNormalization(epsilon=1e-12),
-        output_bias=getattr(head, "scores_ids", False),
-    )
-    encoder = Encoder(1, 2, 16, dropout=0.0)
-    model = EncoderModel(embeddings, encoder, head=head, pooler=Pooler(), **kwargs)
-    return randomized(model, scale=0.3)
-
-
 LABELS = ["bad", "so so", "good"]
 MADE = {
-    "classifier": lambda: Classifier(
-        encoder_model(ClassificationHead(3, labels=LABELS)), ByteTokenizer(), 32
-    ),
-    "pairs": lambda: Classifier(encoder_model(ClassificationHead(2)), ByteTokenizer(), 32, pairs=True),
-    "embedder": lambda: Embedder(encoder_model(), ByteTokenizer(), 32),
-    "first": lambda: Embedder(encoder_model(), ByteTokenizer(), 32, pooling="first"),
-    "cosine": lambda: Similarity(encoder_model(), ByteTokenizer(), 32),
-    "regression": lambda: Similarity(encoder_model(ClassificationHead(1)), ByteTokenizer(), 32),
+    "classifier": lambda: Classifier(bert(ClassificationHead(3, labels=LABELS)), ByteTokenizer(), 32),
+    "pairs": lambda: Classifier(bert(ClassificationHead(2)), ByteTokenizer(), 32, pairs=True),
+    "embedder": lambda: Embedder(bert(), ByteTokenizer(), 32),
+    "first": lambda: Embedder(bert(), ByteTokenizer(), 32, pooling="first"),
+    "cosine": lambda: Similarity(bert(), ByteTokenizer(), 32),
+    "regression": lambda: Similarity(bert(ClassificationHead(1)), ByteTokenizer(), 32),
 }
 PAIRS = ("pairs", "cosine", "regression")
 
@@ -193,7 +169,7 @@ def test_a_compiled_export_answers_the_same(make, tmp_path):
 @pytest.mark.slow
 def test_word_pieces_are_read_in_the_runtime_of_the_server(tmp_path):
     tokenizer = WordPieceTokenizer.train(["One two three four, naïve!"] * 9, 60)
-    model = encoder_model(ClassificationHead(2), tokenizer.vocab_size)
+    model = bert(ClassificationHead(2), tokenizer.vocab_size)
     classifier = Classifier(model, tokenizer)
     found = answers(classifier.export(tmp_path / "model", check=False), tmp_path, text=TEXTS)
     assert (found["label"], pytest.approx(found["probability"], abs=1e-4)) == flat(classifier.classify(TEXTS))
@@ -211,24 +187,24 @@ def test_word_pieces_are_read_in_the_runtime_of_the_server(tmp_path):
 )
 def test_another_head_is_refused(head, kind, message):
     with pytest.raises(ValueError, match=message):
-        kind(encoder_model(head), ByteTokenizer(), 32)
+        kind(bert(head), ByteTokenizer(), 32)
 
 
 def test_limits_and_pairs_are_checked(make):
     with pytest.raises(ValueError, match=r"at most 40. Received: max_source_length=41"):
-        Embedder(encoder_model(), ByteTokenizer(), 41)
+        Embedder(bert(), ByteTokenizer(), 41)
     with pytest.raises(ValueError, match="Received: 260 ids, vocab_size=100"):
-        Embedder(encoder_model(vocab_size=100), ByteTokenizer(), 32)
+        Embedder(bert(vocab_size=100), ByteTokenizer(), 32)
     with pytest.raises(ValueError, match=r"`second` must have a text for each of `texts`. Received: 1 for 2"):
         make("pairs").classify(["a", "b"], ["c"])
     with pytest.raises(ValueError, match="`second` must be given if the servable reads pairs"):
         make("classifier").classify(["a"], ["b"])
     with pytest.raises(ValueError, match="pooling='sum'"):
-        Embedder(encoder_model(), ByteTokenizer(), 32, pooling="sum")
+        Embedder(bert(), ByteTokenizer(), 32, pooling="sum")
     with pytest.raises(ValueError, match=r"the model's `sep_id`. Received: 3, the model's is 7"):
-        Embedder(encoder_model(sep_id=7), ByteTokenizer())
+        Embedder(bert(sep_id=7), ByteTokenizer())
     with pytest.raises(ValueError, match="`pairs` is for models that classify texts"):
-        servable_of(encoder_model(), (ByteTokenizer(),), pairs=True)
+        servable_of(bert(), (ByteTokenizer(),), pairs=True)
 
 
 @pytest.mark.slow
@@ -245,7 +221,7 @@ def test_texts_that_are_compared_are_cut_one_by_one():
 
 
 def test_embedder_takes_a_model_with_a_masked_language_head():
-    model = encoder_model(MaskedLanguageHead())
+    model = bert(MaskedLanguageHead())
     embedder = servable_of(model, (ByteTokenizer(),))
     assert type(embedder) is Embedder and embedder.max_source_length == 40
     ids = np.array([[2, *ByteTokenizer().tokenize("ab").numpy(), 3]])
