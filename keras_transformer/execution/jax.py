@@ -8,13 +8,14 @@ from keras import ops
 
 if keras.backend.backend() == "jax":
     import jax
+    from jax.interpreters.partial_eval import DynamicJaxprTracer
 else:
     # Another backend of Keras: layers compute, and nothing is compiled.
     jax = None
 
 
-# The class of a tensor of a computation that is being traced.
-Traced = () if jax is None else jax.core.Tracer
+# The class of a tensor of a computation that `jax.jit` is tracing. Outside of it `jax.grad` traces too, in each call.
+Traced = () if jax is None else DynamicJaxprTracer
 
 # XLA derives gradients that are as fast, and that can themselves be differentiated, forwards too (`jax.jvp`).
 GAINS_BY_WRITTEN_GRADIENTS = False
@@ -176,3 +177,13 @@ def adam_in_one_pass():
 def leaves_onednn_off():
     """Returns False: it is about TensorFlow."""
     return False
+
+
+def in_replicas():
+    """Returns False: a step under `keras.distribution` is one program."""
+    return False
+
+
+def tensor_of(variable):
+    """Returns the value of a `keras.Variable`."""
+    return variable.value

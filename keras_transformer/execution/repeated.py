@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_transformer.execution import native
-from keras_transformer.execution.inference import held, holding, is_user_defined
+from keras_transformer.execution.inference import held, holding
 from keras_transformer.keras_internals import (
     WITHOUT_MEANING,
     implicit_mask,
@@ -28,14 +28,15 @@ def caller_of(layers, x):
 
     While a graph is made, equal layers share one function of the graph, which takes their weights and random states as
     arguments. So a stack of 24 layers is traced and differentiated as one layer. Layers that differ in more than names
-    and values of weights, and layers with int8 weights or with a part of a user's class, are called as they are.
+    and values of weights are called as they are, and so are layers with int8 weights or with a layer or a function of a
+    user, and all layers where a step has several replicas.
 
     Args:
         layers: List of built layers.
         x: The tensor that the first layer is called with.
     """
     calls = {}
-    for group in _groups(layers) if isinstance(x, native.Traced) else ():
+    for group in _groups(layers) if isinstance(x, native.Traced) and not native.in_replicas() else ():
         shared = _SharedCalls(group[0])
         calls |= {id(layer): functools.partial(shared, layer) for layer in group}
 
@@ -59,15 +60,24 @@ def _groups(layers):
 
 def _may_share(layer):
     """Returns whether a layer may compute with weights that are handed to it."""
-    # oneDNN packs an int8 kernel once for each operation, so two kernels must not share an operation. A layer of a
-    # user's class, and a recurrent layer of Keras, may keep tensors of the graph at hand.
+    # oneDNN packs an int8 kernel once for each operation, so two kernels must not share an operation. A recurrent layer
+    # may keep tensors of the graph at hand, and this normalisation takes the gradient of what it assigns.
+    parts = layer, *sublayers(layer)
+    kept = (value for part in parts for value in _compared(part).values())
     return all(
         part.built
         and part.quantization_mode is None
-        and not is_user_defined(part)
-        and not isinstance(part, keras.layers.RNN)
-        for part in (layer, *sublayers(layer))
-    )
+        and not isinstance(part, (keras.layers.RNN, keras.layers.SpectralNormalization, keras.layers.Lambda))
+        for part in parts
+    ) and not any(map(_is_of_user, (*parts, *kept)))
+
+
+def _is_of_user(value):
+    """Returns whether a layer, a function or another object of Keras is a user's: it may keep tensors of a call."""
+    if not (callable(value) or hasattr(value, "get_config")):
+        return False
+    module = getattr(value, "__module__", None) or type(value).__module__
+    return module.split(".")[0] not in ("keras", "keras_transformer", "tensorflow", "jax")
 
 
 def _equal(x, y, pairs):
@@ -75,10 +85,8 @@ def _equal(x, y, pairs):
 
     Args:
         x, y: The layers or attributes.
-        pairs: The objects that were compared with others already: a dict from an id to the other object.
+        pairs: The objects that were compared already: a dict from the id of each to the other one.
     """
-    if x is y:
-        return True
     if type(x) is not type(y):
         return False
     if isinstance(x, keras.Variable):
@@ -90,13 +98,13 @@ def _equal(x, y, pairs):
         return x.keys() == y.keys() and all(_equal(x[name], y[name], pairs) for name in x)
     if isinstance(x, np.ndarray):
         return np.array_equal(x, y)
-    if hasattr(x, "get_config"):
-        if id(x) not in pairs:
-            pairs[id(x)] = y
-            return _equal(_compared(x), _compared(y), pairs)
-        return pairs[id(x)] is y
+    if hasattr(x, "get_config") and hasattr(x, "__dict__"):
+        if ("x", id(x)) in pairs or ("y", id(y)) in pairs:
+            return pairs.get(("x", id(x))) is y and pairs.get(("y", id(y))) is x
+        pairs["x", id(x)], pairs["y", id(y)] = y, x
+        return x is y or _equal(_compared(x), _compared(y), pairs)
     try:
-        return bool(x == y)
+        return x is y or bool(x == y)
     except (TypeError, ValueError):
         # The truth of a tensor is not known in a graph.
         return False
@@ -125,10 +133,9 @@ class _SharedCalls:
         with without_autocast():
             # Only a training draws. An export would have to save a random state that it is handed.
             values = [
-                keras.ops.convert_to_tensor(v.value) if trains or not is_random_state(v) else None
-                for v in layer.variables
+                native.tensor_of(v) if trains or not is_random_state(v) else None for v in layer.variables
             ]
-        key = rest.key(), *(x is None for x in (*masks, *operands))
+        key = rest.key(), len(args), *kwargs, *(x is None for x in (*masks, *operands))
         if key not in self.functions:
             self.functions[key] = _SharedCall(self.layer, rest, trains)
         return self.functions[key](layer, values, operands, tensors, masks)

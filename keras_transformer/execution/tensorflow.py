@@ -132,7 +132,7 @@ def compiled(function, model, jit_compile, differentiable=False, lengths=()):
                 tf.nest.map_structure(_with_any_length, arg) if i in lengths else arg
                 for i, arg in enumerate(args)
             ]
-            kinds = str([getattr(x, "shape", x) for x in tf.nest.flatten(specs)])
+            kinds = str([(x.shape, x.dtype) for x in tf.nest.flatten(specs) if hasattr(x, "shape")])
             if kinds not in known:
                 call.get_concrete_function(*specs)
                 known.add(kinds)
@@ -213,6 +213,16 @@ recomputed = functools.partial
 # Keras computes the sizes of parts by operations of the graph.
 split = tf.split
 mean, sin, cos, tanh = ops.mean, ops.sin, ops.cos, ops.tanh
+
+
+def in_replicas():
+    """Returns whether a step is computed in several replicas: their weights must stay variables."""
+    return tf.distribute.get_strategy().num_replicas_in_sync > 1
+
+
+def tensor_of(variable):
+    """Returns the value of a `keras.Variable` as a tensor: Keras's own functions may return a variable."""
+    return tf.convert_to_tensor(variable.value)
 
 
 def copy(x):

@@ -1,5 +1,9 @@
 """Equal layers of a stack are traced once, and compute what they compute one by one."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import contracts
 import keras
 import numpy as np
@@ -20,6 +24,7 @@ from keras_transformer.layers import (
     RotaryPositions,
 )
 
+ROOT = Path(__file__).parents[2]
 X, MEMORY = normal(3, 5, 12), normal(3, 7, 12)
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], bool)
 
@@ -153,8 +158,21 @@ class OwnFeedForward(FeedForward):
     """A layer of a user's class may do anything."""
 
 
-def test_layers_with_a_part_of_a_users_class_are_called_one_by_one(calls):
-    stack = Encoder([EncoderLayer(2, feed_forward=OwnFeedForward(17)) for _ in range(3)])
+def own_activation(x):
+    return keras.ops.relu(x)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: EncoderLayer(2, feed_forward=OwnFeedForward(17)),
+        lambda: EncoderLayer(2, 17, activation=own_activation),
+        lambda: EncoderLayer(2, feed_forward=keras.layers.SpectralNormalization(keras.layers.Dense(12))),
+    ],
+    ids=["layer", "function", "gradient of what is assigned"],
+)
+def test_layers_with_a_part_that_may_keep_tensors_are_called_one_by_one(make, calls):
+    stack = Encoder([make() for _ in range(3)])
     stack(X)
     calls.clear()
     native.compiled(stack, stack, False)(keras.ops.convert_to_tensor(X))
@@ -186,3 +204,54 @@ def test_every_sublayer_is_still_there():
     before = [sorted(vars(part)) for part in sublayers(stack)]
     native.compiled(stack, stack, False)(*inputs)
     assert [sorted(vars(part)) for part in sublayers(stack)] == before
+
+
+def test_replicas_call_layers_one_by_one(calls, monkeypatch):
+    stack, inputs = built("encoder")
+    monkeypatch.setattr(native, "in_replicas", lambda: True)
+    calls.clear()
+    native.compiled(stack, stack, False)(*inputs)
+    assert len(calls) == 3
+
+
+REPLICAS = """
+import numpy as np
+import tensorflow as tf
+from keras_transformer.layers import Encoder
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+x = tf.constant(np.random.default_rng(0).normal(size=(2, 4, 8)), "float32")
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    stack = Encoder(3, 2, 9, dropout=0.0)
+    stack(x)
+
+def step(x):
+    with tf.GradientTape() as tape:
+        y = stack(x, training=True)
+        loss = tf.reduce_sum(y**3)
+    return y, tape.gradient(loss, [variable.value for variable in stack.trainable_variables])
+
+y, gradients = tf.function(lambda: strategy.run(step, args=(tf.identity(x),)), autograph=False)()
+for replica in strategy.experimental_local_results(y):
+    np.testing.assert_allclose(replica, stack(x), atol=1e-4)
+assert not [gradient for gradient in gradients if gradient is None]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_replicas_compute_with_the_weights_of_each_layer():
+    done = subprocess.run([sys.executable, "-c", REPLICAS], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow traces no eager gradient")
+def test_an_eager_gradient_compiles_nothing(calls):
+    import jax
+
+    stack, (x,) = built("encoder")
+    calls.clear()
+    jax.grad(lambda x: stack(x).sum())(x)
+    assert len(calls) == 3
