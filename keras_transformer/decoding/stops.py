@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_transformer.checks import check
 from keras_transformer.decoding.constraints import Constraint
-from keras_transformer.decoding.words import BETWEEN
+from keras_transformer.decoding.words import bytes_of_ids, written_by
 from keras_transformer.execution import ops
 
 
@@ -47,7 +47,7 @@ class StopStrings(Constraint):
             tokenizer: A tokenizer of this library.
         """
         check(not isinstance(texts, str), "`texts` must be a list of str.", texts=texts)
-        return cls(texts, BETWEEN.join(each.decode("latin-1") for each in tokenizer.written()))
+        return cls(texts, written_by(tokenizer))
 
     def __post_init__(self):
         for texts in self.plain(texts="int32").values():
@@ -127,7 +127,7 @@ def _backwards(texts):
 def _table(written):
     """Returns the bytes of all ids in a row, uint8; where those of each id start, int32; and their largest number."""
     # A model may have ids that its tokenizer lacks: they are all the last one, which has no bytes.
-    texts = [*(text.encode("latin-1") for text in written.split(BETWEEN)), b""]
+    texts = [*bytes_of_ids(written), b""]
     sizes = np.array([len(text) for text in texts])
     table = np.frombuffer(b"".join(texts) or b"\0", "uint8")
     return table, np.append(0, np.cumsum(sizes)).astype("int32"), max(1, int(sizes.max()))

@@ -57,7 +57,7 @@ class ForbidWords(Constraint):
             tokenizer: A tokenizer of this library.
         """
         check(not isinstance(words, str), "`words` must be a list of str.", words=words)
-        return cls(tuple(words), BETWEEN.join(each.decode("latin-1") for each in tokenizer.written()))
+        return cls(tuple(words), written_by(tokenizer))
 
     def __post_init__(self):
         words = self.words if isinstance(self.words, (list, tuple)) else ()
@@ -123,9 +123,19 @@ class _Automaton(NamedTuple):
     ends: tuple
 
 
+def written_by(tokenizer):
+    """Returns the bytes that each id of a tokenizer adds to a text, as one str: a constraint is saved with it."""
+    return BETWEEN.join(each.decode("latin-1") for each in tokenizer.written())
+
+
+def bytes_of_ids(written):
+    """Returns the bytes of each id, a list, from what `written_by` returned."""
+    return [each.encode("latin-1") for each in written.split(BETWEEN)]
+
+
 @functools.lru_cache(8)
 def _automaton(words, written):
-    texts = [each.encode("latin-1") for each in written.split(BETWEEN)]
+    texts = bytes_of_ids(written)
     spellings = _Words(words)
     after, completes, whole = spellings.tables()
     order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))

@@ -128,7 +128,7 @@ def holding(values, plan):
     """
     token = _HELD.set(plan)
     try:
-        with _HeldWeights(values, changing=True) as scope:
+        with _HandedWeights(values) as scope:
             yield scope
     finally:
         _HELD.reset(token)
@@ -145,9 +145,10 @@ def has_int8_weights(model):
     return any(weight.dtype == "int8" for weight in model.weights)
 
 
-def is_user_defined(layer):
-    """Returns whether the class of a layer is a user's: neither this library's nor Keras's."""
-    return type(layer).__module__.split(".")[0] not in ("keras", "keras_transformer")
+def is_user_defined(value):
+    """Returns whether a layer, a function or another object is a user's: of no class and no function of a library."""
+    module = getattr(value, "__module__", None) or type(value).__module__
+    return module.split(".")[0] not in ("keras", "keras_transformer", "tensorflow", "jax")
 
 
 def _constant_weights(model):
@@ -169,16 +170,10 @@ class _HeldWeights(keras.StatelessScope):
     Keras's scope drops what is assigned inside, such as the next seed of a dropout.
 
     Args:
-        values: A list of pairs: a `keras.Variable`, and the tensor with its value.
-        changing: Whether these weights may be assigned inside: the scope then keeps the new value.
+        state_mapping: A list of pairs: a `keras.Variable`, and the tensor with its value.
     """
 
-    def __init__(self, values, changing=False):
-        super().__init__(state_mapping=values, collect_losses=changing)
-        self.changing, self.read, self.assigned = changing, set(), set()
-
     def get_current_value(self, variable):
-        self.read.add(id(variable))
         value = super().get_current_value(variable)
         outer = self.original_scope
         return outer.get_current_value(variable) if value is None and outer is not None else value
@@ -186,13 +181,31 @@ class _HeldWeights(keras.StatelessScope):
     def add_update(self, update):
         variable, value = update
         if id(variable) in self.state_mapping:
-            if self.changing:
-                self.assigned.add(id(variable))
-                return super().add_update(update)
-            raise ValueError(f"A search must not change a weight of its model. Received: {variable.path}.")
-        if self.original_scope is not None:
-            return self.original_scope.add_update(update)
-        return variable._direct_assign(value)
+            self.assign(variable, value)
+        elif self.original_scope is not None:
+            self.original_scope.add_update(update)
+        else:
+            variable._direct_assign(value)
+
+    def assign(self, variable, value):
+        """Gives one of the weights another value."""
+        raise ValueError(f"A search must not change a weight of its model. Received: {variable.path}.")
+
+
+class _HandedWeights(_HeldWeights):
+    """The same, but the weights may be assigned inside. It knows which of them were read, and which were assigned."""
+
+    def __init__(self, values):
+        super().__init__(state_mapping=values, collect_losses=True)
+        self.read, self.assigned = set(), set()
+
+    def get_current_value(self, variable):
+        self.read.add(id(variable))
+        return super().get_current_value(variable)
+
+    def assign(self, variable, value):
+        self.assigned.add(id(variable))
+        self.state_mapping[id(variable)] = value
 
 
 def run_growing(run, unfinished, state, room, grown, result, limit):

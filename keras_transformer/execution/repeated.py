@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_transformer.execution import native
-from keras_transformer.execution.inference import held, holding
+from keras_transformer.execution.inference import held, holding, is_user_defined
 from keras_transformer.keras_internals import (
     WITHOUT_MEANING,
     implicit_mask,
@@ -60,24 +60,18 @@ def _groups(layers):
 
 def _may_share(layer):
     """Returns whether a layer may compute with weights that are handed to it."""
-    # oneDNN packs an int8 kernel once for each operation, so two kernels must not share an operation. A recurrent layer
-    # may keep tensors of the graph at hand, and this normalisation takes the gradient of what it assigns.
+    # oneDNN packs an int8 kernel once for each operation, so two kernels must not share one. A recurrent layer, and a
+    # layer or a function of a user, may keep tensors of the graph. This normalisation takes the gradient of what it
+    # assigns.
     parts = layer, *sublayers(layer)
-    kept = (value for part in parts for value in _compared(part).values())
+    values = (value for part in parts for value in _compared(part).values())
+    kept = (value for value in values if callable(value) or hasattr(value, "get_config"))
     return all(
         part.built
         and part.quantization_mode is None
         and not isinstance(part, (keras.layers.RNN, keras.layers.SpectralNormalization, keras.layers.Lambda))
         for part in parts
-    ) and not any(map(_is_of_user, (*parts, *kept)))
-
-
-def _is_of_user(value):
-    """Returns whether a layer, a function or another object of Keras is a user's: it may keep tensors of a call."""
-    if not (callable(value) or hasattr(value, "get_config")):
-        return False
-    module = getattr(value, "__module__", None) or type(value).__module__
-    return module.split(".")[0] not in ("keras", "keras_transformer", "tensorflow", "jax")
+    ) and not any(map(is_user_defined, (*parts, *kept)))
 
 
 def _equal(x, y, pairs):

@@ -19,9 +19,9 @@ SILENCE = 60
 class Progress(keras.callbacks.Callback):
     """Shows one progress bar for the whole training, and writes one line after each epoch.
 
-    The bar shows the loss and metrics, target tokens a second, and the time left. One line says how to use oneDNN where
-    TensorFlow leaves it off. A file that is not a terminal gets
-    the lines only, and in a long epoch further lines: after one minute, after two more, after four more, and so on.
+    The bar shows the loss and metrics, target tokens a second, and the time left. A file that is not a terminal gets
+    the lines only, and in a long epoch further lines: after one minute, after two more, after four more, and so on. A
+    first line says how to use oneDNN where TensorFlow leaves it off.
 
     Args:
         steps: Number of steps in an epoch.
