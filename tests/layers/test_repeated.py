@@ -145,7 +145,7 @@ def test_layers_of_another_kind_or_size_are_not_equal():
         EncoderLayer(3, 17),
         EncoderLayer(2, 17, use_causal_mask=True),
         EncoderLayer(2, 17, dropout=0.2),
-        EncoderLayer(2, 17, dtype="bfloat16"),
+        EncoderLayer(2, 17, dtype="float64"),
         EncoderLayer(attention=MultiHeadAttention(2, 6, sliding_window=2), d_ff=17),
         DecoderLayer(2, 17),
     ]
@@ -179,6 +179,7 @@ def test_layers_with_a_part_that_may_keep_tensors_are_called_one_by_one(make, ca
     assert len(calls) == 3
 
 
+@contracts.needs_bfloat16
 def test_weights_keep_their_own_precision():
     """Layers compute in bfloat16 with norms and scales that Keras keeps in float32."""
     with contracts.policy("mixed_bfloat16"):
