@@ -321,7 +321,7 @@ class Cases:
     @functools.cached_property
     def _recordings(self):
         """The `transcribe` and the `answer` of a `Transcriber`, the bytes of a recording, and its answer."""
-        from keras_transformer.serving.audio import wav_of
+        from keras_transformer.recordings import wav_of
 
         special = ["<end>", "<start>", "<en>", "<say>", "<notimes>"]
         end, start, english, say, no_times = range(256, 261)

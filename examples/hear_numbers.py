@@ -21,7 +21,7 @@ import numpy as np
 import sources
 
 import keras_transformer as kt
-from keras_transformer.serving.audio import wav_of
+from keras_transformer.recordings import wav_of
 
 RATE = 8000  # samples of a second
 SECONDS = 2.2  # of a recording, at most

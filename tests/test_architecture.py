@@ -36,6 +36,7 @@ FLOORS = {
     "keras_internals": 0,
     "fields": 0,
     "lazy": 0,
+    "recordings": 0,
     "request_options": 0,
     "schemas": 0,
     "sentences": 0,

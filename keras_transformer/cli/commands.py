@@ -158,8 +158,8 @@ def transcribe(options):
     from keras_transformer.cli.answers import rows_of, standard_input, write_answers
     from keras_transformer.cli.subtitles import written
     from keras_transformer.data import LONGEST_LINE, iterate_lines
+    from keras_transformer.recordings import wav_of
     from keras_transformer.serving import Transcriber
-    from keras_transformer.serving.audio import wav_of
 
     paths = [os.fsdecode(line) for line in iterate_lines(standard_input(), LONGEST_LINE)]
     if options.format in ("srt", "vtt") and len(paths) != 1:
@@ -175,7 +175,7 @@ def transcribe(options):
         for name in names:
             try:
                 files.append(wav_of(name, transcriber.sampling_rate))
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, ImportError) as error:
                 reasons[name] = str(error)
                 files.append(b"")
         none = [""] * len(files)

@@ -1,11 +1,14 @@
 """The commands that need a server: its files, questions to it, and its load."""
 
 import itertools
+import logging
 import re
 import sys
 
 from keras_transformer.cli.commands import options_among
+from keras_transformer.cli.exit_codes import DONE, SOME_FAILED
 
+log = logging.getLogger(__name__)
 LINE_ENDS = "\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"  # those of `str.splitlines`
 
 
@@ -36,13 +39,21 @@ def ask(options):
     given, splitter = options_among(options, *OPTIONS, "n"), None
     if "stop" in given:
         given["stop"] = tuple(given["stop"])
-    if options.pairs + options.stream + ("split_sentences" in options) > 1:
-        raise ValueError("Give one of --pairs, --split-sentences and --stream.")
+    kinds = options.pairs, "split_sentences" in options, options.stream, options.audio, options.image
+    if sum(kinds) > 1:
+        raise ValueError("Give one of --pairs, --split-sentences, --stream, --audio and --image.")
+    hearing = options_among(options, "language", "task")
+    if hearing and not options.audio:
+        raise ValueError(f"Give --{' and --'.join(hearing)} with --audio.")
     if "n" in given and (options.stream or "split_sentences" in options):
         raise ValueError("Give --n without --stream and --split-sentences.")
     if "split_sentences" in options:
         splitter = SentenceSplitter(options.split_sentences)
     arguments = client_arguments(options)
+    if options.audio or options.image:
+        if given:
+            raise ValueError(f"Give --{next(iter(given)).replace('_', '-')} without --audio and --image.")
+        return _ask_about_files(Client(**arguments), options.audio, hearing)
     if options.stream:
         arguments["batch_size"] = 1
     client = Client(**arguments)
@@ -75,6 +86,49 @@ def ask(options):
             write_answers("".join(f"{answer}\n" for answer in answers))
             done += len(batch)
             bar.update(len(batch))
+
+
+def _ask_about_files(client, audio, hearing):
+    """Prints the text that a server writes about each file whose path is a line of standard input.
+
+    A file that cannot be read, or that the server refuses, gets an empty line and a warning.
+
+    Args:
+        client: The `Client`.
+        audio: Whether the files are recordings; else they are pictures.
+        hearing: Options of `Client.transcribe`, a dict.
+
+    Returns:
+        The exit code.
+    """
+    import os
+
+    import tqdm
+
+    from keras_transformer.cli.answers import standard_input, write_answers
+    from keras_transformer.data import LONGEST_LINE, iterate_lines
+    from keras_transformer.recordings import wav_of
+    from keras_transformer.untrusted import bytes_of
+
+    read, failed = wav_of if audio else bytes_of, 0
+    paths = map(os.fsdecode, iterate_lines(standard_input(), LONGEST_LINE))
+    with client:
+        for path in tqdm.tqdm(paths, unit="file", disable=not sys.stderr.isatty(), leave=False):
+            text, reason = "", None
+            try:
+                file = read(path)
+            except (OSError, ValueError, ImportError) as error:
+                reason = error
+            else:
+                try:
+                    (text,) = client.transcribe([file], **hearing) if audio else client.write([file])
+                except ValueError as error:
+                    reason = f"{path}: {error}"
+            if reason is not None:
+                failed += 1
+                log.warning("%s", reason)
+            write_answers(" ".join(text.split()) + "\n")
+    return SOME_FAILED if failed else DONE
 
 
 def proxy(options):

@@ -101,6 +101,16 @@ def fill_ask(parser):
     parser.add_argument(
         "--stream", action="store_true", help="write each answer as it grows, a few tokens with each request"
     )
+    parser.add_argument(
+        "--audio", action="store_true", help="each line is the path of a recording, which a transcriber hears"
+    )
+    parser.add_argument("--language", help="code of the recordings' language, such as ko", **OPTIONAL)
+    parser.add_argument(
+        "--task", choices=("transcribe", "translate"), help="what to do with recordings", **OPTIONAL
+    )
+    parser.add_argument(
+        "--image", action="store_true", help="each line is the path of a JPEG or PNG file to write about"
+    )
     options = parser.add_argument_group(
         "options of the search", "Without any of them, the export's own strategy answers.", **NO_DEFAULT
     )

@@ -255,7 +255,7 @@ class Calls:
         """Transcribes recordings.
 
         Args:
-            recordings: List of WAV files: paths, or their bytes.
+            recordings: List of WAV files, or with soundfile of FLAC, Ogg or MP3 files: paths, or their bytes.
             language: The code of their language, such as "ko"; None for the export's, or for the one that it hears.
             task: "transcribe" or "translate"; None for the export's.
 
@@ -263,8 +263,9 @@ class Calls:
             A list of str.
 
         Raises:
-            ValueError: If `recordings` is not such a list, a file is not a regular file of at most 2**31 bytes, or the
-                server refuses a recording, whose number the message has.
+            ValueError: If `recordings` is not such a list, a file is damaged or not a regular file of at most 2**31
+                bytes, or the server refuses a recording, whose number the message has.
+            ImportError: If it is a FLAC, Ogg or MP3 file and soundfile is not installed.
             OSError: If a file cannot be read, or there is no answer, as for `predict`.
         """
         options = {"language": language or "", "task": task or ""}

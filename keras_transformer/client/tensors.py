@@ -6,7 +6,8 @@ import numpy as np
 
 from keras_transformer.checks import check, printable
 from keras_transformer.client.attempts import LONGEST_MESSAGE
-from keras_transformer.untrusted import LARGEST_RECORDING, bytes_of
+from keras_transformer.recordings import wav_of
+from keras_transformer.untrusted import bytes_of
 
 INT32 = np.iinfo(np.int32)
 
@@ -105,20 +106,21 @@ def _joined(name, batches):
 
 
 def files_of(name, files):
-    """Returns the bytes of files, a list.
+    """Returns the bytes of files, a list. Recordings of other kinds become WAV files.
 
     Args:
-        name: Name of the argument, for errors.
+        name: Name of the argument: `recordings` or `images`.
         files: List of paths or of bytes.
 
     Raises:
-        ValueError: If it is something else, or a path is not that of a regular file of at most 2**31 bytes.
+        ValueError: If it is something else, a path is not that of a regular file, or a file is too large or damaged.
+        ImportError: If a recording has to be decoded and soundfile is not installed.
         OSError: If a file cannot be read.
     """
     several = isinstance(files, (list, tuple))
     fits = several and all(isinstance(each, (str, bytes, os.PathLike)) for each in files)
     check(fits, f"`{name}` must be a list of paths or of bytes.", **{name: files})
-    return [bytes_of(each, LARGEST_RECORDING) for each in files]
+    return [wav_of(each) if name == "recordings" else bytes_of(each) for each in files]
 
 
 def check_rows(url, output, rows, name, outputs, kind):

@@ -1,16 +1,12 @@
 """Recordings: WAV files are read, and resampled, inside a graph."""
 
 import math
-import struct
 
-import numpy as np
 import tensorflow as tf
 
-from keras_transformer.checks import check
-from keras_transformer.untrusted import LARGEST_RECORDING, bytes_of
+from keras_transformer.recordings import FLOATS, INTEGERS
 
-# Sizes of a sample in bits, by the format of a WAV file: integers and floating point numbers.
-INTEGERS, FLOATS = 1, 3
+# Sizes of a sample in bits, by the format of a WAV file.
 FORMATS = [*((INTEGERS, bits) for bits in (8, 16, 24, 32)), *((FLOATS, bits) for bits in (32, 64))]
 # Chunks of a file that are looked at. Each takes a step of the graph, and 10 MB can hold a million empty ones.
 MOST_CHUNKS = 100
@@ -184,37 +180,3 @@ def resampled(samples, rate, new_rate):
         return tf.reshape(result, (-1,))[:count]
 
     return tf.cond(tf.equal(old, new), lambda: samples, filtered)
-
-
-def wav_of(recording, sampling_rate):
-    """Returns a recording as the bytes of a WAV file, which `waves` reads.
-
-    Args:
-        recording: The path of a WAV file, its bytes, or an array `(samples,)` or `(samples, channels)` of floats in
-            [-1, 1] or of ints of 16 or 32 bits.
-        sampling_rate: Samples a second of an array.
-
-    Raises:
-        ValueError: If it is something else, or the path is not that of a regular file of at most 2**31 bytes.
-        OSError: If the file cannot be read.
-    """
-    content = bytes_of(recording, LARGEST_RECORDING)
-    if content is not None:
-        return content
-    samples = np.asarray(recording)
-    rule = "`audio` must hold paths, bytes, or arrays `(samples,)` or `(samples, channels)` of numbers."
-    fits = samples.ndim in (1, 2) and samples.dtype.kind in "fi"
-    check(fits, rule, dtype=samples.dtype, shape=samples.shape)
-    if samples.dtype.kind == "f":
-        samples, code = samples.astype("<f4"), FLOATS
-    else:
-        rule = "Ints of `audio` must have 16 or 32 bits."
-        check(samples.dtype.itemsize in (2, 4), rule, dtype=samples.dtype)
-        samples, code = samples.astype(samples.dtype.newbyteorder("<")), INTEGERS
-    size, channels = samples.dtype.itemsize, samples.shape[1] if samples.ndim == 2 else 1
-    data = samples.tobytes()
-    form = struct.pack(
-        "<HHIIHH", code, channels, sampling_rate, sampling_rate * size * channels, size * channels, 8 * size
-    )
-    chunks = b"WAVEfmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", len(data)) + data
-    return b"RIFF" + struct.pack("<I", len(chunks)) + chunks

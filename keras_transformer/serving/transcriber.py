@@ -8,7 +8,7 @@ from keras_transformer.checks import check, check_range
 from keras_transformer.decoding import Greedy, SpeechIds
 from keras_transformer.layers import LogMelSpectrogram
 from keras_transformer.models import EncoderDecoder
-from keras_transformer.serving.audio import wav_of
+from keras_transformer.recordings import wav_of
 from keras_transformer.serving.transcripts import TranscriberSignatures
 from keras_transformer.serving.writer import FileWriter
 
@@ -143,7 +143,7 @@ class Transcriber(FileWriter):
 
         Args:
             audio: List of recordings: the path of a WAV file, its bytes, or an array `(samples,)` or
-                `(samples, channels)` of floats in [-1, 1] or of ints.
+                `(samples, channels)` of floats in [-1, 1] or of ints. With soundfile also FLAC, Ogg and MP3 files.
             language: The code of the recordings' language; None for the transcriber's own, or for the one that the
                 model hears.
             task: "transcribe" or "translate"; None for the transcriber's own.
@@ -157,6 +157,7 @@ class Transcriber(FileWriter):
         Raises:
             ValueError: If a recording cannot be read or is longer than `max_seconds`, or `language` or `task` is
                 unknown.
+            ImportError: If it is a FLAC, Ogg or MP3 file and soundfile is not installed.
         """
         rule = "`audio` must be a list of recordings."
         check(isinstance(audio, (list, tuple)), rule, audio=type(audio).__name__)

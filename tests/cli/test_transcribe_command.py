@@ -6,7 +6,7 @@ import pytest
 from commands import assert_refused, run
 from hearing import RATE, sound, transcriber
 
-from keras_transformer.serving.audio import wav_of
+from keras_transformer.recordings import wav_of
 
 
 @pytest.fixture(scope="module")

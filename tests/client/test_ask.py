@@ -90,7 +90,7 @@ def test_the_sentences_of_a_line_are_translated_alone(backend, url, translator, 
     first, second = translator.translate([one, other])
     assert (code, err, out.decode()) == (0, "", f"{first} {second}\n\n{first}\n")
     assert backend.sizes == [[3]]
-    refused = "Give one of --pairs, --split-sentences and --stream"
+    refused = "Give one of --pairs, --split-sentences, --stream"
     assert_refused("ask", url, "--split-sentences", "ko", "--pairs", stdin=b"a", named=refused)
 
 

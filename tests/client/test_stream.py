@@ -224,7 +224,7 @@ def test_ask_writes_the_lines_as_they_grow(backend, url):
     assert (code, out.decode(), err) == (0, f"{ANSWER}\n{ANSWER}\n", "")
     assert len(backend.sizes) > 6
     for options, named in (
-        (["--pairs"], "Give one of --pairs, --split-sentences and --stream"),
+        (["--pairs"], "Give one of --pairs, --split-sentences, --stream"),
         (["--prefix", "a"], "The options must be temperature, top_k, top_p, min_p, seed, stop"),
     ):
         assert_refused("ask", url, "--stream", *options, stdin=b"a", named=named)

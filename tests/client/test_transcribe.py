@@ -1,16 +1,18 @@
 """`Client.transcribe` and `Client.write`: what they send of files and bytes, and say of a refused row."""
 
 import asyncio
+import io
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 pytest.importorskip("tensorflow_serving")
+from commands import assert_refused, run
 from servers import ServedModel
 
 from keras_transformer.client import AsyncClient, Client
-from keras_transformer.serving.audio import wav_of
+from keras_transformer.recordings import wav_of
 from keras_transformer.serving.graph.saved_model import write_saved_model
 
 FILES = [wav_of(np.zeros(n, "float32"), 16000) for n in (3, 5, 9)]
@@ -65,6 +67,35 @@ def test_what_cannot_be_sent_or_read_is_refused(url, tmp_path):
             client.transcribe([tmp_path])
         with pytest.raises(FileNotFoundError):
             client.transcribe([tmp_path / "missing.wav"])
+
+
+def test_ask_writes_a_line_for_each_file(url, tmp_path):
+    """One that cannot be read, or that the server refuses, gets an empty line and a warning."""
+    for name, file in (("good", FILES[0]), ("bad", b"junk")):
+        (tmp_path / name).write_bytes(file)
+    paths = [tmp_path / name for name in ("bad", "good", "missing")]
+    stdin = "".join(f"{path}\n" for path in paths).encode()
+    common = "ask", url, "--model", "hearing"
+    code, out, err = run(*common, "--audio", "--language", "ko", "--task", "translate", stdin=stdin)
+    assert (code, out.decode()) == (4, f"\n{len(FILES[0])}|ko|translate\n\n")
+    assert "must be a WAV file" in err and err.count("missing") == 1
+    code, out, _ = run(*common, "--image", stdin=stdin.splitlines()[1])
+    assert (code, out.decode()) == (0, f"{len(FILES[0])}\n")
+    for more, named in (
+        (("--audio", "--pairs"), "Give one of"),
+        (("--language", "ko"), "Give --language with --audio"),
+        (("--image", "--max-length", "3"), "Give --max-length without"),
+    ):
+        assert_refused(*common, *more, stdin=stdin, named=named)
+
+
+def test_other_kinds_of_recordings_are_decoded_before_they_are_sent(url):
+    soundfile = pytest.importorskip("soundfile")
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(9, "int16"), 16000, format="FLAC")
+    with Client(url, "hearing") as client:
+        expected = client.transcribe([wav_of(np.zeros(9, "int16"), 16000)])
+        assert client.transcribe([file.getvalue()]) == expected
 
 
 def test_pictures_are_sent_as_files(url, tmp_path):

@@ -17,8 +17,8 @@ from hearing import RATE, sound, transcriber
 
 from keras_transformer.layers import Encoder, ImagePreprocessing
 from keras_transformer.models import VisionTransformer
+from keras_transformer.recordings import wav_of
 from keras_transformer.serving import ImageClassifier
-from keras_transformer.serving.audio import wav_of
 from keras_transformer.serving.server.server_files import write_server_files
 
 pytestmark = [

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import huggingface, serving
-from keras_transformer.serving.audio import wav_of
+from keras_transformer.recordings import wav_of
 
 # What transformers 5.24 writes, greedily, by file.
 EXPECTED = {

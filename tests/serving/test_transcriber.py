@@ -23,7 +23,7 @@ from hearing import (
 
 from keras_transformer import serving
 from keras_transformer.decoding import SpeechIds
-from keras_transformer.serving.audio import wav_of
+from keras_transformer.recordings import wav_of
 from keras_transformer.serving.transcriber import Segment
 from keras_transformer.serving.transcripts import DROPPED
 from keras_transformer.serving.verify import Served

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.serving.audio import wav_of, waves
+from keras_transformer.recordings import wav_of
+from keras_transformer.serving.audio import waves
 
 RATE, LONGEST = 16000, 100_000
 NOISE = np.random.default_rng(0).uniform(-0.99, 0.99, 1000)
