@@ -126,6 +126,9 @@ def fill_transcribe(parser):
         default="txt",
         help="a line of text, or of JSON with times, for each recording; or subtitles of one",
     )
+    parser.add_argument(
+        "--words", action="store_true", help="write the times of words, with --format json, srt or vtt"
+    )
     parser.add_argument("--batch-size", type=int, default=8, help="number of recordings in a batch")
     add_search_options(parser)
 

@@ -164,9 +164,13 @@ def transcribe(options):
     paths = [os.fsdecode(line) for line in iterate_lines(standard_input(), LONGEST_LINE)]
     if options.format in ("srt", "vtt") and len(paths) != 1:
         raise ValueError(f"Give one recording where --format is srt or vtt. Received: {len(paths)}.")
+    if options.words and options.format == "txt":
+        raise ValueError("Give --words with --format json, srt or vtt: a line of text has no times.")
     transcriber = _load_servable(options, Transcriber.load).changed(
         **options_among(options, "language", "task")
     )
+    signature = "words" if options.words else "segments"
+    transcriber.check_has_times(signature)
     failed = 0
     for start in tqdm(
         range(0, len(paths), options.batch_size), unit="batch", disable=not sys.stderr.isatty()
@@ -179,7 +183,7 @@ def transcribe(options):
                 reasons[name] = str(error)
                 files.append(b"")
         none = [""] * len(files)
-        answers = transcriber.answer(files, none, none, signature="segments")
+        answers = transcriber.answer(files, none, none, signature=signature)
         for name, answer in zip(names, rows_of(answers), strict=True):
             if answer["error"]:
                 failed += 1

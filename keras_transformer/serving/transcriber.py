@@ -100,6 +100,12 @@ class Transcriber(FileWriter):
             check(
                 value is None or value in known, f"`{name}` must be one of {sorted(known)}.", **{name: value}
             )
+        heads = [layer.cross_attention.num_heads for layer in model.decoder.layers]
+        fits = all(layer < len(heads) and head < heads[layer] for layer, head in ids.alignment_heads)
+        rule = (
+            f"`ids.alignment_heads` must be pairs of a layer and one of its heads: the layers have {heads}."
+        )
+        check(fits, rule, alignment_heads=ids.alignment_heads)
         rule = "`window_seconds` must be given for a model that has no longest source."
         check(getattr(model.source, "max_length", None) or window_seconds, rule, window_seconds=None)
         check_range(0, above=True, max_seconds=max_seconds)
@@ -147,7 +153,7 @@ class Transcriber(FileWriter):
             language: The code of the recordings' language; None for the transcriber's own, or for the one that the
                 model hears.
             task: "transcribe" or "translate"; None for the transcriber's own.
-            timestamps: Whether to return segments with their begin and end.
+            timestamps: Whether to return segments with their begin and end; "words" for each word's.
             sampling_rate: Samples a second of the arrays; None for the rate of the model.
             batch_size: Number of recordings at once.
 
@@ -155,17 +161,25 @@ class Transcriber(FileWriter):
             A list of str; with `timestamps` a list with a list for each recording, of `Segment(begin, end, text)`.
 
         Raises:
-            ValueError: If a recording cannot be read or is longer than `max_seconds`, or `language` or `task` is
-                unknown.
+            ValueError: If a recording cannot be read or is longer than `max_seconds`, `language` or `task` is unknown,
+                or `timestamps` is "words" without `ids.alignment_heads`.
             ImportError: If it is a FLAC, Ogg or MP3 file and soundfile is not installed.
         """
         rule = "`audio` must be a list of recordings."
         check(isinstance(audio, (list, tuple)), rule, audio=type(audio).__name__)
         rate = self.sampling_rate if sampling_rate is None else sampling_rate
         files = [wav_of(recording, rate) for recording in audio]
-        signature = "segments" if timestamps else "wav"
+        names = {False: "wav", True: "segments", "words": "words"}
+        check(timestamps in names, '`timestamps` must be False, True or "words".', timestamps=timestamps)
+        signature = names[timestamps]
+        self.check_has_times(signature)
         batches = self.answers_of(files, batch_size, "audio", language or "", task or "", signature=signature)
         return [each for answers in batches for each in self._results(answers, timestamps)]
+
+    def check_has_times(self, signature):
+        """Raises `ValueError` if a signature is "words", and the model does not say when words are said."""
+        rule = "Times of words need the heads of attention that follow the audio, `ids.alignment_heads`."
+        check(signature != "words" or self.ids.alignment_heads, rule, alignment_heads=())
 
     def _results(self, answers, timestamps):
         if not timestamps:
@@ -178,4 +192,5 @@ class Transcriber(FileWriter):
         yield "serving_default", {"audio": np.stack([samples] * shapes[0][0])}
         # One answer takes a window of the encoder, which are seconds: so these have one row.
         file = {"wav": [wav_of(samples, self.sampling_rate)], "language": [""], "task": [""]}
-        yield from ((signature, file) for signature in ("wav", "segments"))
+        words = ("words",) if self.ids.alignment_heads else ()
+        yield from ((signature, file) for signature in ("wav", "segments", *words))

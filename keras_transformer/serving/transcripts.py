@@ -5,8 +5,10 @@ from typing import ClassVar
 import tensorflow as tf
 
 from keras_transformer.decoding import ExcludeTokens, SuppressFirstTokens, TimestampRules
+from keras_transformer.models.transformer import Memory
 from keras_transformer.serving.audio import UNREADABLE, waves
 from keras_transformer.serving.signatures import Output, Signatures, function_of
+from keras_transformer.serving.word_times import WITHOUT_BLANKS, token_times, words_of
 
 # A timestamp counts steps of 0.02 seconds.
 STEP_SECONDS = 0.02
@@ -25,16 +27,15 @@ class TranscriberSignatures(Signatures):
         "serving_default": "Transcribes recordings.",
         "wav": "Transcribes WAV files, each in its language and for its task.",
         "segments": "Transcribes WAV files, and says when each sentence begins and ends.",
+        "words": "Transcribes WAV files, and says when each word begins and ends.",
     }
 
     def __init__(self, servable, batch_sizes, source_lengths=None, weights=None):
         super().__init__(servable, batch_sizes, source_lengths, weights)
         audio = tf.TensorSpec((None, None), tf.float32)
-        rows = tf.TensorSpec((None,), tf.int32)
-        stamps = tf.TensorSpec((), tf.bool)
-        self._windows = function_of(
-            self._written, audio=audio, lengths=rows, language=rows, task=rows, timestamps=stamps
-        )
+        rows, asked = tf.TensorSpec((None,), tf.int32), tf.TensorSpec((), tf.bool)
+        of_rows = {"lengths": rows, "language": rows, "task": rows}
+        self._windows = function_of(self._written, audio=audio, **of_rows, timestamps=asked, words=asked)
 
     def functions(self):
         """Returns a dict from a signature's name to its `tf.function`."""
@@ -42,11 +43,12 @@ class TranscriberSignatures(Signatures):
         wav, language, task = (
             tf.TensorSpec((None,), tf.string, name=name) for name in ("wav", "language", "task")
         )
-        return {
-            "serving_default": function_of(self.transcribe, audio=audio),
-            "wav": function_of(self.transcribe_wav, wav=wav, language=language, task=task),
-            "segments": function_of(self.segments, wav=wav, language=language, task=task),
+        words = {"words": self.words} if self._servable.ids.alignment_heads else {}
+        functions = {"wav": self.transcribe_wav, "segments": self.segments, **words}
+        of_files = {
+            name: function_of(each, wav=wav, language=language, task=task) for name, each in functions.items()
         }
+        return {"serving_default": function_of(self.transcribe, audio=audio), **of_files}
 
     def transcribe(self, audio):
         """Transcribes recordings.
@@ -97,9 +99,31 @@ class TranscriberSignatures(Signatures):
             segment is a window of the model.
         """
         audio, lengths, chosen, error = self._read(wav, language, task)
-        tokens, seconds, heard = self._windows(audio, lengths, *chosen, True)
+        tokens, seconds, heard, _ = self._windows(audio, lengths, *chosen, True, False)
         ends = tf.cast(lengths, tf.float32) / self._servable.sampling_rate
         return {**self._segments(tokens, seconds, ends), **self._notes(heard, error)}
+
+    def words(self, wav, language, task):
+        """Transcribes files, and says when each word begins and ends.
+
+        Args:
+            wav: As for `transcribe_wav`.
+            language: As for `transcribe_wav`.
+            task: As for `transcribe_wav`.
+
+        Returns:
+            What `segments` returns, with a word in the place of each segment. In a language that is written without
+            blanks it is a token of whole characters.
+        """
+        audio, lengths, chosen, error = self._read(wav, language, task)
+        tokens, seconds, heard, times = self._windows(audio, lengths, *chosen, False, True)
+        is_text = self._is_text(tokens)
+        ids, row = tf.boolean_mask(tokens, is_text), tf.cast(tf.where(is_text)[:, 0], tf.int32)
+        codes = ["", *self._servable.ids.languages]
+        no_blanks = tf.gather(tf.constant([code in WITHOUT_BLANKS for code in codes]), tf.gather(heard, row))
+        times = tf.boolean_mask(times + seconds[..., None], is_text)
+        parts = words_of(ids, row, times, no_blanks, self._servable.tokenizer)
+        return {**_by_row(*parts, tf.shape(tokens)[0]), **self._notes(heard, error)}
 
     def _no_choice(self, rows):
         language, task = (tf.fill(tf.shape(rows), "") for _ in range(2))
@@ -127,7 +151,7 @@ class TranscriberSignatures(Signatures):
         return ids, error
 
     def _texts(self, audio, lengths, chosen, error):
-        tokens, _, heard = self._windows(audio, lengths, *chosen, False)
+        tokens, _, heard, _ = self._windows(audio, lengths, *chosen, False, False)
         text = self._servable.tokenizer.detokenize(tf.ragged.boolean_mask(tokens, self._is_text(tokens)))
         return {"text": tf.strings.strip(text), **self._notes(heard, error)}
 
@@ -149,7 +173,7 @@ class TranscriberSignatures(Signatures):
         ids = tf.constant(sorted(others - {None}), tf.int32)
         return tf.reduce_all(tokens[..., None] != ids, axis=-1) & (tokens < self._first_stamp)
 
-    def _written(self, audio, lengths, language, task, timestamps):
+    def _written(self, audio, lengths, language, task, timestamps, words):
         """Writes the transcripts of recordings, one window after the other.
 
         Radford et al., 2022 (Whisper), section 4.5: the next window begins where the last whole segment ended.
@@ -160,11 +184,13 @@ class TranscriberSignatures(Signatures):
             language: The id of each row's language, int32 `(batch,)`; -1 for the one that the model hears.
             task: The id of each row's task, int32 `(batch,)`; -1 for a model of one task.
             timestamps: Whether to write timestamps for rows of one window too, bool.
+            words: Whether to say when each token is said, bool.
 
         Returns:
             The tokens of all windows, one after another, int32 `(batch, windows * length)`, `DROPPED` where there is
             none; the second at which each one's window begins, float32 `(batch, windows * length)`, for `_segments`;
-            and the number of each row's language among the languages, from 1 on, int32 `(batch,)`.
+            the number of each row's language among the languages, from 1 on, int32 `(batch,)`; and the seconds after
+            the begin of its window at which each token begins and ends, float32 `(batch, windows * length, 2)`.
         """
         servable, frames = self._servable, self._servable.window_frames
         batch, longest = tf.shape(lengths)[0], servable.longest_output
@@ -176,19 +202,20 @@ class TranscriberSignatures(Signatures):
         def goes_on(_, begin, *others):
             return tf.reduce_any(begin < totals)
 
-        def step(i, begin, language, tokens, begins):
+        def step(i, begin, language, tokens, begins, times):
             active = tf.where(begin < totals)[:, 0]
             places = tf.gather(begin, active)[:, None] + tf.range(frames)
             windows = tf.gather(tf.gather(features, active), places, batch_dims=1)
             chosen = [tf.gather(each, active) for each in (language, task, stamps)]
+            left = tf.minimum(tf.gather(totals, active) - tf.gather(begin, active), frames)
+            outputs = [Output((longest,), DROPPED), Output((), 0), Output((), False), Output((), -1)]
             with self._computing():
-                new, lengths, silent, own = self._in_chunks(
+                new, lengths, silent, own, said = self._in_chunks(
                     self._search,
-                    [windows, *chosen],
-                    [Output((longest,), DROPPED), Output((), 0), Output((), False), Output((), -1)],
+                    [windows, *chosen, left, tf.fill(tf.shape(left), words)],
+                    [*outputs, Output((longest, 2), 0.0)],
                     min(WINDOWS, self._batch_sizes[-1]),
                 )
-            left = tf.minimum(tf.gather(totals, active) - tf.gather(begin, active), frames)
             kept, steps = self._kept(new, lengths, silent, left)
             members = active[:, None]
             row = tf.tensor_scatter_nd_update(tf.fill((batch, longest), DROPPED), members, kept)
@@ -199,28 +226,31 @@ class TranscriberSignatures(Signatures):
                 tf.tensor_scatter_nd_update(language, members, own),
                 tokens.write(i, row),
                 begins.write(i, begin),
+                times.write(i, tf.scatter_nd(members, said, (batch, longest, 2))),
             )
 
-        def array(*shape):
-            return tf.TensorArray(
-                tf.int32, 0, dynamic_size=True, infer_shape=False, element_shape=(None, *shape)
-            )
+        def array(*shape, dtype=tf.int32):
+            shape = (None, *shape)
+            return tf.TensorArray(dtype, 0, dynamic_size=True, infer_shape=False, element_shape=shape)
 
         def stacked(array, *shape):
             # An array without an element has no shape.
             return tf.cond(
-                count > 0, lambda: tf.reshape(array.stack(), shape), lambda: tf.zeros(shape, tf.int32)
+                count > 0, lambda: tf.reshape(array.stack(), shape), lambda: tf.zeros(shape, array.dtype)
             )
 
-        first = (0, tf.zeros_like(lengths), language, array(longest), array())
-        count, _, language, tokens, begins = tf.while_loop(goes_on, step, first, parallel_iterations=1)
+        arrays = array(longest), array(), array(longest, 2, dtype=tf.float32)
+        first = (0, tf.zeros_like(lengths), language, *arrays)
+        count, _, language, tokens, begins, times = tf.while_loop(goes_on, step, first, parallel_iterations=1)
         shape = (count, batch, longest)
         tokens, begins = stacked(tokens, *shape), stacked(begins, count, batch)
         seconds = tf.cast(begins, tf.float32) * servable.frame_seconds
         seconds = tf.broadcast_to(seconds[..., None], shape)
         tokens, seconds = (tf.transpose(x, (1, 0, 2)) for x in (tokens, seconds))
+        times = tf.transpose(stacked(times, *shape, 2), (1, 0, 2, 3))
         whole = (batch, count * longest)
-        return tf.reshape(tokens, whole), tf.reshape(seconds, whole), self._number_of(language)
+        tokens, seconds, times = (tf.reshape(x, (*whole, *x.shape[3:])) for x in (tokens, seconds, times))
+        return tokens, seconds, self._number_of(language), times
 
     def _features(self, audio):
         """Computes the spectrogram of recordings, one window more than they are long: `(batch, frames, features)`.
@@ -252,7 +282,7 @@ class TranscriberSignatures(Signatures):
         ids = tf.constant([-1, *self._servable.ids.languages.values()], tf.int32)
         return tf.argmax(ids == language[:, None], axis=1, output_type=tf.int32)
 
-    def _search(self, features, language, task, stamps):
+    def _search(self, features, language, task, stamps, left, words):
         """Writes the tokens of windows.
 
         Args:
@@ -260,10 +290,13 @@ class TranscriberSignatures(Signatures):
             language: int32 `(rows,)`, -1 for the one that the model hears.
             task: int32 `(rows,)`.
             stamps: bool `(rows,)`, which rows get timestamps.
+            left: Number of frames of each window that are there, int32 `(rows,)`.
+            words: bool `(rows,)`, whether to say when each token is said: the same for all rows.
 
         Returns:
             A list: tokens, int32 `(rows, max_length)`; their numbers, int32 `(rows,)`; which windows are silence, bool
-            `(rows,)`; the ids of their languages, int32 `(rows,)`.
+            `(rows,)`; the ids of their languages, int32 `(rows,)`; when each token begins and ends, in seconds,
+            float32 `(rows, max_length, 2)`.
         """
         servable, model, special = self._servable, self._model, self._servable.ids
         memory = model.projected(model.encode(features, training=False))
@@ -302,7 +335,52 @@ class TranscriberSignatures(Signatures):
             log_probs = tf.gather(tf.nn.log_softmax(logits), prefix, batch_dims=2)
             scores -= tf.reduce_sum(tf.where(prefix == model.pad_id, 0.0, log_probs), axis=1)
         mean = scores / tf.cast(tf.maximum(lengths - own, 1), tf.float32)
-        return [tokens, lengths, (silent > NO_SPEECH) & (mean < LOG_PROB), language]
+        times = tf.zeros((*tf.unstack(tf.shape(tokens)), 2))
+        if special.alignment_heads:
+            given = [begin, *(each[:, None] for each in columns[:count])]
+            times = tf.cond(
+                tf.reduce_any(words), lambda: self._times(memory, given, tokens, left), lambda: times
+            )
+        return [tokens, lengths, (silent > NO_SPEECH) & (mean < LOG_PROB), language, times]
+
+    def _times(self, memory, prompt, tokens, left):
+        """Says when each token of windows is said.
+
+        The model reads the words once more, without times among them.
+
+        Args:
+            memory: The `Memory` of the windows.
+            prompt: List of int32 `(rows, 1)`: what the tokens follow, but for the id that says whether there are times.
+            tokens: int32 `(rows, max_length)`.
+            left: Number of frames of each window that are there, int32 `(rows,)`.
+
+        Returns:
+            float32 `(rows, max_length, 2)`, the seconds at which each token begins and ends; 0 where there is no text.
+        """
+        model, special = self._model, self._servable.ids
+        if special.no_timestamps_id is not None:
+            prompt = [*prompt, tf.fill(tf.shape(prompt[0]), special.no_timestamps_id)]
+        prompt, longest = tf.concat(prompt, axis=1), tf.shape(tokens)[1]
+        seconds = self._servable.window_frames * self._servable.frame_seconds
+
+        def of_row(row):
+            states, prompt, tokens, left = row
+            memory = Memory(tf.nest.map_structure(lambda x: x[None], states), None)
+            is_text = self._is_text(tokens)
+            ids = tf.concat([prompt, tf.boolean_mask(tokens, is_text), [model.eos_id]], axis=0)
+            _, attention = model.decode(ids[None], memory, training=False, return_attention_scores=True)
+            scores = tf.stack([attention[layer][1][0, head] for layer, head in special.alignment_heads])
+            places = tf.shape(scores)[2]
+            there = -(-left * places // self._servable.window_frames)
+            begins = token_times(scores, tf.size(prompt) - 1, tf.size(ids), there)
+            times = tf.stack([begins[:-1], begins[1:]], axis=1)
+            times = tf.cast(times, tf.float32) * (seconds / tf.cast(places, tf.float32))
+            return tf.scatter_nd(tf.cast(tf.where(is_text), tf.int32), times, (longest, 2))
+
+        # A window has all its frames, so its memory has no mask.
+        rows = memory.states, prompt, tokens, left
+        spec = tf.TensorSpec((None, 2), tf.float32)
+        return tf.map_fn(of_row, rows, fn_output_signature=spec, parallel_iterations=1)
 
     def _kept(self, tokens, lengths, silent, left):
         """Says what a window keeps, and where the next one begins.
@@ -363,16 +441,23 @@ class TranscriberSignatures(Signatures):
         ids = tf.RaggedTensor.from_value_rowids(tf.boolean_mask(tokens, is_text), segment)
         text = self._servable.tokenizer.detokenize(ids)
         row, mark = own // tf.maximum(columns, 1), own % tf.maximum(columns, 1)
-
-        def by_row(values):
-            return tf.RaggedTensor.from_value_rowids(values, row, rows)
-
         begin, end = (tf.gather_nd(marks, tf.stack([row, mark + i], axis=1)) for i in (0, 1))
-        text = by_row(tf.strings.strip(text))
-        count = tf.cast(text.row_lengths(), tf.int32)
-        return {
-            "text": text.to_tensor(),
-            "begin": by_row(begin).to_tensor(),
-            "end": by_row(tf.maximum(begin, end)).to_tensor(),
-            "segments": count,
-        }
+        return _by_row(tf.strings.strip(text), begin, tf.maximum(begin, end), row, rows)
+
+
+def _by_row(text, begin, end, row, rows):
+    """Returns the outputs of segments or words.
+
+    Args:
+        text: string `(n,)`.
+        begin, end: float32 `(n,)`, seconds.
+        row: The number of each one's recording, rising, int32 `(n,)`.
+        rows: Number of recordings.
+
+    Returns:
+        A dict of `text`, `begin` and `end` `(rows, longest)`, and `segments` `(rows,)`.
+    """
+    parts = {"text": text, "begin": begin, "end": end}
+    parts = {name: tf.RaggedTensor.from_value_rowids(x, row, rows) for name, x in parts.items()}
+    count = tf.cast(parts["text"].row_lengths(), tf.int32)
+    return {**{name: x.to_tensor() for name, x in parts.items()}, "segments": count}

@@ -1,10 +1,11 @@
 """`keras-transformer transcribe`: a recording for each line in, and what is written of it."""
 
+import dataclasses
 import json
 
 import pytest
 from commands import assert_refused, run
-from hearing import RATE, sound, transcriber
+from hearing import IDS, RATE, sound, transcriber
 
 from keras_transformer.recordings import wav_of
 
@@ -35,6 +36,17 @@ def test_each_recording_gets_a_line_and_a_bad_one_an_empty_line(folder, given):
     texts = [" ".join(" ".join(each.text.split()) for each in segments) for segments in expected]
     assert (code, written) == (4, [texts[0], "", texts[1], ""])
     assert err.count("missing.wav") == 1
+
+
+@pytest.mark.slow
+def test_json_has_the_times_of_words(folder, tmp_path):
+    timed = transcriber(ids=dataclasses.replace(IDS, alignment_heads=((0, 1),)))
+    timed.save(tmp_path / "timed")
+    options = "--format", "json", "--words", "--language", "ko"
+    code, out, _ = run("transcribe", tmp_path / "timed", *options, stdin=lines(folder / "short.wav"))
+    found = [(each["begin"], each["text"]) for each in json.loads(out)["segments"]]
+    (expected,) = timed.transcribe([str(folder / "short.wav")], "ko", timestamps="words")
+    assert code == 0 and found == [(round(word.begin, 2), word.text) for word in expected]
 
 
 @pytest.mark.slow
@@ -71,3 +83,6 @@ def test_subtitles_of_several_recordings_and_unknown_languages_are_refused(folde
     stdin = lines(folder / "short.wav", folder / "short.wav")
     assert_refused("transcribe", folder / "model", "--format", "srt", named="Give one recording", stdin=stdin)
     assert_refused("transcribe", folder / "model", "--language", "xx", named="`language`", stdin=stdin)
+    assert_refused("transcribe", folder / "model", "--words", named="Give --words with --format", stdin=stdin)
+    words = "--words", "--format", "json"
+    assert_refused("transcribe", folder / "model", *words, named="Times of words need", stdin=stdin)

@@ -1,5 +1,6 @@
 """Transcribers: recordings of any length, times, errors of single rows, folders and exports, by a tiny model."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -28,10 +29,13 @@ from keras_transformer.serving.transcriber import Segment
 from keras_transformer.serving.transcripts import DROPPED
 from keras_transformer.serving.verify import Served
 
+# All heads of its only layer follow the audio.
+HEARING = dataclasses.replace(IDS, alignment_heads=((0, 1), (0, 0)))
+
 
 @pytest.fixture(scope="module")
 def given():
-    return transcriber(max_seconds=10)
+    return transcriber(max_seconds=10, ids=HEARING)
 
 
 def test_a_recording_alone_is_as_beside_others(given):
@@ -78,6 +82,30 @@ def test_segments_have_the_words_of_the_text_and_rising_times(given):
     # A recording of several windows is written with times, whether they are asked for or not.
     text = given.transcribe(sounds[:1])[0]
     assert "".join(segment.text for segment in found[0]).replace(" ", "") == text.replace(" ", "")
+
+
+def test_words_are_those_of_the_text_at_rising_times(given):
+    sounds = [sound(seconds, seed) for seed, seconds in enumerate((0.3, 1.7, 0.5))]
+    found = given.transcribe(sounds, "ko", timestamps="words")
+    for words, each, text in zip(found, sounds, given.transcribe(sounds, "ko"), strict=True):
+        joined, whole = ("".join("".join(part).split()) for part in ([word.text for word in words], text))
+        assert joined == whole
+        times = [time for word in words for time in word[:2]]
+        assert times[0] >= 0 and times == sorted(times) and times[-1] <= len(each) / RATE + 0.02
+    assert [given.transcribe([each], "ko", timestamps="words")[0] for each in sounds] == found
+    assert given.transcribe([np.zeros(0, "float32")], timestamps="words") == [[]]
+
+
+def test_times_of_words_need_heads_that_follow_the_audio(given):
+    with pytest.raises(ValueError, match="Times of words need the heads"):
+        transcriber().transcribe([sound(0.3)], timestamps="words")
+    with pytest.raises(ValueError, match='`timestamps` must be False, True or "words"'):
+        given.transcribe([sound(0.3)], timestamps="word")
+    for heads in ((1, 0), (0, 2)):
+        with pytest.raises(
+            ValueError, match=r"must be pairs of a layer and one of its heads: the layers have \[2\]"
+        ):
+            transcriber(ids=dataclasses.replace(IDS, alignment_heads=(heads,)))
 
 
 def test_the_language_is_heard_or_given(given):
@@ -177,7 +205,7 @@ def test_a_model_without_special_ids_reads_window_by_window(given):
 def test_a_folder_holds_all_of_it(given, tmp_path):
     given.changed(language="ko").save(tmp_path / "new")
     again = serving.load(tmp_path / "new")
-    assert isinstance(again, serving.Transcriber) and again.language == "ko" and again.ids == IDS
+    assert isinstance(again, serving.Transcriber) and again.language == "ko" and again.ids == HEARING
     sounds = [sound(0.4), sound(1.2)]
     assert again.transcribe(sounds) == given.transcribe(sounds, language="ko")
     assert json.loads((tmp_path / "new" / "transcriber.json").read_text())["format"] == 1
@@ -189,7 +217,7 @@ def test_an_export_answers_as_in_python(given, tmp_path):
     files = [wav_of(sound(seconds, 3), RATE) for seconds in (0.3, 1.3)] + [b"junk"]
     none = np.array([""] * 3)
     served = Served(path)
-    for signature in ("wav", "segments"):
+    for signature in ("wav", "segments", "words"):
         expected = given.answer(files, none, none, signature=signature)
         found = served.answer(signature, {"wav": np.array(files), "language": none, "task": none})
         for key in expected:
