@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check, check_positive
 from keras_transformer.execution import native
 from keras_transformer.models import ClassificationHead, EncoderDecoder, EncoderModel
-from keras_transformer.models.generation import log_probs_of
+from keras_transformer.models.generation import features_of, log_probs_of, rows_of
 
 ROWS_AT_ONCE = 256
 
@@ -108,14 +108,16 @@ def importances(model, source, target, method="leave_one_out", steps=32):
 
     Args:
         model: An `EncoderDecoder`, or an `EncoderModel` with a `ClassificationHead`.
-        source: int `(batch, source_len)`, the ids to read, padded on the right.
+        source: int `(batch, source_len)`, the ids to read, padded on the right. Or what another source reads, such as
+            spectrograms: then only attention is computed.
         target: int `(batch, target_len)`, the ids that were written, as `score` takes them: without `bos_id`, padded on
             the right. For an `EncoderModel` the numbers of the classes, int `(batch,)`.
         method: One of the names above.
         steps: Number of steps of "integrated_gradients".
 
     Returns:
-        float32 NumPy `(batch, target_len, source_len)`, for an `EncoderModel` `(batch, source_len)`; 0 for padding.
+        float32 NumPy `(batch, target_len, source_len)`, for an `EncoderModel` `(batch, source_len)`; 0 for padding. A
+        source without ids has as many places as the encoder gives states.
 
     Raises:
         ValueError: If the model is of another class, a shape does not fit, `method` is unknown, `steps` is not
@@ -136,21 +138,28 @@ def importances(model, source, target, method="leave_one_out", steps=32):
     if method not in METHODS:
         raise ValueError(f"`method` must be one of {METHODS}. Received: method={method!r:.200}.")
     check_positive(steps=steps)
-    source, target = np.asarray(source, "int32"), np.asarray(target, "int32")
-    rank = 2 if writes else 1
-    if source.ndim != 2 or target.ndim != rank or len(source) != len(target) or 0 in source.shape:
-        raise ValueError(
-            "`source` must have shape `(batch, source_len)`, and `target` "
-            f"{'`(batch, target_len)`' if writes else '`(batch,)`'}. "
-            f"Received: shapes {source.shape} and {target.shape}."
-        )
-    if "attention" in method or method == "rollout":
+    target = np.asarray(target, "int32")
+    attends, reads_ids = "attention" in method or method == "rollout", not writes or model.reads_ids
+    rule = "`method` must be one of attention, mean_attention and rollout for a source without ids."
+    check(attends or reads_ids, rule, method=method)
+    source = np.asarray(source, "int32") if reads_ids else features_of(source, "source")
+    rows, rank = rows_of(source), 2 if writes else 1
+    rule = (
+        f"`source` must have shape `(batch, {'source_len' if reads_ids else '...'})`, and `target` "
+        f"{'`(batch, target_len)`' if writes else '`(batch,)`'}."
+    )
+    fits = (
+        target.ndim == rank and len(target) == rows and (not reads_ids or (source.ndim == 2 and source.size))
+    )
+    check(fits, rule, source=getattr(source, "shape", None), target=target.shape)
+    if attends:
         values = _attention(model, source, target, method)
     else:
         compute = _left_out if method == "leave_one_out" else _gradients
         rows = zip(source[:, None], target[:, None], strict=True)
         values = np.concatenate([compute(model, *row, method, steps) for row in rows])
-    values = values * (source != model.pad_id)[:, None]
+    if reads_ids:
+        values = values * (source != model.pad_id)[:, None]
     return values * (target != model.pad_id)[..., None] if writes else values[:, 0]
 
 

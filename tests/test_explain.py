@@ -129,6 +129,32 @@ def test_attention_is_that_of_the_scores(translator, classifier):
     np.testing.assert_allclose(values, expected, atol=1e-6)
 
 
+def test_attention_to_frames_is_that_of_the_scores():
+    source = layers.ConvolutionalSubsampling(8, positions=layers.PositionalEncoding())
+    stacks = layers.Encoder(2, 2, 16), layers.Decoder(2, 2, 16)
+    model = models.EncoderDecoder(source, stacks[0], layers.Embeddings(11, 8), stacks[1])
+    frames = np.random.default_rng(0).normal(size=(2, 12, 5)).astype("float32")
+    model({"source": frames, "target": TARGET})
+    inputs = {
+        "source": frames,
+        "target": np.pad(TARGET[:, :-1], ((0, 0), (1, 0)), constant_values=model.bos_id),
+    }
+    _, scores = model(inputs, return_attention_scores=True)
+    means = [ops.convert_to_numpy(layer).mean(axis=1) for layer in scores["cross"]]
+    real = (model.pad_id != TARGET)[..., None]
+    for method, expected in (
+        ("attention", means[1]),
+        ("mean_attention", (means[0] + means[1]) / 2),
+        ("rollout", means[1] @ explain.rollout(scores["encoder"])),
+    ):
+        values = explain.importances(model, frames, TARGET, method)
+        np.testing.assert_allclose(values, expected * real, atol=1e-6)
+    with pytest.raises(ValueError, match="`method` must be one of attention, mean_attention and rollout"):
+        explain.importances(model, frames, TARGET)
+    with pytest.raises(ValueError, match="`source` must have shape"):
+        explain.importances(model, frames, TARGET[:1], "attention")
+
+
 def test_a_recurrent_model_has_no_rollout(recurrent):
     assert explain.importances(recurrent, SOURCE, TARGET, "leave_one_out").shape == (2, 3, 4)
     with pytest.raises(ValueError, match="needs an encoder with attention"):

@@ -268,7 +268,7 @@ def _fill_export(parser):
         "with VNNI, and on others for large models or many rows",
     )
     several = {"nargs": "+", **OPTIONAL}
-    about = "write these signatures only, which saves memory of the server (default: all)"
+    about = "write these signatures only, which saves memory of the server (default: all, but for words)"
     parser.add_argument("--signatures", metavar="NAME", help=about, **several)
     sizes = {"type": int, "metavar": "N", **several}
     parser.add_argument(

@@ -59,7 +59,7 @@ def export(
         precision: "float32", "bfloat16" or "int8". bfloat16 stores matrices in half the bytes, and computes in float32.
             int8 stores and multiplies int8, as after `model.quantize("int8")`; the servable keeps its own weights.
             The server then needs oneDNN's operations, which TensorFlow for Linux on x86-64 has; not with `xla=True`.
-        signatures: Names of the signatures to write, such as ("serving_default",); all that the servable has when None.
+        signatures: Names of the signatures to write, such as ("serving_default",). None for all but `words` of speech.
             Each takes memory of the server and seconds to load, for what it shares with no other.
         batch_sizes: Increasing ints; None for (1, 8, 32). A request with more rows than the last is answered in several
             steps. With `xla=True`, a step is padded to one of these sizes.
@@ -126,7 +126,7 @@ def export(
     weights_function, module = store_weights(servable.model, narrow)
     module.tokenizers = list(servable.tokenizers)
     makers = servable.signatures(batch_sizes, lengths if xla else None, weights_function).functions()
-    makers = _chosen(makers, signatures)
+    makers = _chosen(makers, signatures, servable.signatures_class.on_request)
     with (
         tqdm.tqdm(total=len(makers) + 2, unit="step", disable=not verbose, leave=False) as bar,
         locked(folder),
@@ -206,11 +206,15 @@ def _uneven(request):
     return signature, cut
 
 
-def _chosen(makers, signatures):
-    """Returns the makers of the chosen signatures, all for None; raises `ValueError` for unknown names and for none."""
-    if signatures is None:
-        return makers
-    chosen = set(signatures)
+def _chosen(makers, signatures, on_request):
+    """Returns the makers of the chosen signatures; raises `ValueError` for unknown names and for none.
+
+    Args:
+        makers: A dict from each name to a function.
+        signatures: List of names; None for all but those of `on_request`.
+        on_request: Names.
+    """
+    chosen = makers.keys() - {*on_request} if signatures is None else set(signatures)
     if not chosen or not chosen <= makers.keys():
         raise ValueError(
             f"`signatures` must be names of {list(makers)}. Received: signatures={signatures!r:.200}."

@@ -47,6 +47,8 @@ class Signatures:
 
     # A dict from a signature's name to a sentence about it, for `export.json`.
     descriptions = None
+    # Names of signatures that are written into an export only where they are asked for.
+    on_request = ()
 
     def __init__(self, servable, batch_sizes, source_lengths=None, weights=None):
         self._servable = servable

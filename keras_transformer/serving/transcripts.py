@@ -1,5 +1,6 @@
 """The signatures of a transcriber's export: its reading of files, its windows, its search and its segments."""
 
+import functools
 from typing import ClassVar
 
 import tensorflow as tf
@@ -29,13 +30,20 @@ class TranscriberSignatures(Signatures):
         "segments": "Transcribes WAV files, and says when each sentence begins and ends.",
         "words": "Transcribes WAV files, and says when each word begins and ends.",
     }
+    # It shares no nodes with the others.
+    on_request = ("words",)
 
     def __init__(self, servable, batch_sizes, source_lengths=None, weights=None):
         super().__init__(servable, batch_sizes, source_lengths, weights)
         audio = tf.TensorSpec((None, None), tf.float32)
         rows, asked = tf.TensorSpec((None,), tf.int32), tf.TensorSpec((), tf.bool)
         of_rows = {"lengths": rows, "language": rows, "task": rows}
-        self._windows = function_of(self._written, audio=audio, **of_rows, timestamps=asked, words=asked)
+        self._windows, self._timed_windows = (
+            function_of(
+                functools.partial(self._written, words=words), audio=audio, **of_rows, timestamps=asked
+            )
+            for words in (False, True)
+        )
 
     def functions(self):
         """Returns a dict from a signature's name to its `tf.function`."""
@@ -99,7 +107,7 @@ class TranscriberSignatures(Signatures):
             segment is a window of the model.
         """
         audio, lengths, chosen, error = self._read(wav, language, task)
-        tokens, seconds, heard, _ = self._windows(audio, lengths, *chosen, True, False)
+        tokens, seconds, heard = self._windows(audio, lengths, *chosen, True)
         ends = tf.cast(lengths, tf.float32) / self._servable.sampling_rate
         return {**self._segments(tokens, seconds, ends), **self._notes(heard, error)}
 
@@ -116,7 +124,7 @@ class TranscriberSignatures(Signatures):
             blanks it is a token of whole characters.
         """
         audio, lengths, chosen, error = self._read(wav, language, task)
-        tokens, seconds, heard, times = self._windows(audio, lengths, *chosen, False, True)
+        tokens, seconds, heard, times = self._timed_windows(audio, lengths, *chosen, False)
         is_text = self._is_text(tokens)
         ids, row = tf.boolean_mask(tokens, is_text), tf.cast(tf.where(is_text)[:, 0], tf.int32)
         codes = ["", *self._servable.ids.languages]
@@ -151,7 +159,7 @@ class TranscriberSignatures(Signatures):
         return ids, error
 
     def _texts(self, audio, lengths, chosen, error):
-        tokens, _, heard, _ = self._windows(audio, lengths, *chosen, False, False)
+        tokens, _, heard = self._windows(audio, lengths, *chosen, False)
         text = self._servable.tokenizer.detokenize(tf.ragged.boolean_mask(tokens, self._is_text(tokens)))
         return {"text": tf.strings.strip(text), **self._notes(heard, error)}
 
@@ -184,13 +192,14 @@ class TranscriberSignatures(Signatures):
             language: The id of each row's language, int32 `(batch,)`; -1 for the one that the model hears.
             task: The id of each row's task, int32 `(batch,)`; -1 for a model of one task.
             timestamps: Whether to write timestamps for rows of one window too, bool.
-            words: Whether to say when each token is said, bool.
+            words: Whether to say when each token is said, a bool.
 
         Returns:
             The tokens of all windows, one after another, int32 `(batch, windows * length)`, `DROPPED` where there is
             none; the second at which each one's window begins, float32 `(batch, windows * length)`, for `_segments`;
-            the number of each row's language among the languages, from 1 on, int32 `(batch,)`; and the seconds after
-            the begin of its window at which each token begins and ends, float32 `(batch, windows * length, 2)`.
+            the number of each row's language among the languages, from 1 on, int32 `(batch,)`; and with `words` the
+            seconds after the begin of its window at which each token begins and ends, float32
+            `(batch, windows * length, 2)`.
         """
         servable, frames = self._servable, self._servable.window_frames
         batch, longest = tf.shape(lengths)[0], servable.longest_output
@@ -202,7 +211,7 @@ class TranscriberSignatures(Signatures):
         def goes_on(_, begin, *others):
             return tf.reduce_any(begin < totals)
 
-        def step(i, begin, language, tokens, begins, times):
+        def step(i, begin, language, tokens, begins, *times):
             active = tf.where(begin < totals)[:, 0]
             places = tf.gather(begin, active)[:, None] + tf.range(frames)
             windows = tf.gather(tf.gather(features, active), places, batch_dims=1)
@@ -210,10 +219,10 @@ class TranscriberSignatures(Signatures):
             left = tf.minimum(tf.gather(totals, active) - tf.gather(begin, active), frames)
             outputs = [Output((longest,), DROPPED), Output((), 0), Output((), False), Output((), -1)]
             with self._computing():
-                new, lengths, silent, own, said = self._in_chunks(
-                    self._search,
-                    [windows, *chosen, left, tf.fill(tf.shape(left), words)],
-                    [*outputs, Output((longest, 2), 0.0)],
+                new, lengths, silent, own, *said = self._in_chunks(
+                    functools.partial(self._search, words=words),
+                    [windows, *chosen, left],
+                    outputs + [Output((longest, 2), 0.0)] * words,
                     min(WINDOWS, self._batch_sizes[-1]),
                 )
             kept, steps = self._kept(new, lengths, silent, left)
@@ -226,7 +235,7 @@ class TranscriberSignatures(Signatures):
                 tf.tensor_scatter_nd_update(language, members, own),
                 tokens.write(i, row),
                 begins.write(i, begin),
-                times.write(i, tf.scatter_nd(members, said, (batch, longest, 2))),
+                *(each.write(i, tf.scatter_nd(members, *said, (batch, longest, 2))) for each in times),
             )
 
         def array(*shape, dtype=tf.int32):
@@ -239,18 +248,20 @@ class TranscriberSignatures(Signatures):
                 count > 0, lambda: tf.reshape(array.stack(), shape), lambda: tf.zeros(shape, array.dtype)
             )
 
-        arrays = array(longest), array(), array(longest, 2, dtype=tf.float32)
+        arrays = [array(longest), array(), *[array(longest, 2, dtype=tf.float32)] * words]
         first = (0, tf.zeros_like(lengths), language, *arrays)
-        count, _, language, tokens, begins, times = tf.while_loop(goes_on, step, first, parallel_iterations=1)
+        count, _, language, tokens, begins, *times = tf.while_loop(
+            goes_on, step, first, parallel_iterations=1
+        )
         shape = (count, batch, longest)
         tokens, begins = stacked(tokens, *shape), stacked(begins, count, batch)
         seconds = tf.cast(begins, tf.float32) * servable.frame_seconds
         seconds = tf.broadcast_to(seconds[..., None], shape)
         tokens, seconds = (tf.transpose(x, (1, 0, 2)) for x in (tokens, seconds))
-        times = tf.transpose(stacked(times, *shape, 2), (1, 0, 2, 3))
         whole = (batch, count * longest)
-        tokens, seconds, times = (tf.reshape(x, (*whole, *x.shape[3:])) for x in (tokens, seconds, times))
-        return tokens, seconds, self._number_of(language), times
+        times = [tf.transpose(stacked(each, *shape, 2), (1, 0, 2, 3)) for each in times]
+        times = [tf.reshape(each, (*whole, 2)) for each in times]
+        return tf.reshape(tokens, whole), tf.reshape(seconds, whole), self._number_of(language), *times
 
     def _features(self, audio):
         """Computes the spectrogram of recordings, one window more than they are long: `(batch, frames, features)`.
@@ -291,12 +302,12 @@ class TranscriberSignatures(Signatures):
             task: int32 `(rows,)`.
             stamps: bool `(rows,)`, which rows get timestamps.
             left: Number of frames of each window that are there, int32 `(rows,)`.
-            words: bool `(rows,)`, whether to say when each token is said: the same for all rows.
+            words: Whether to say when each token is said, a bool.
 
         Returns:
             A list: tokens, int32 `(rows, max_length)`; their numbers, int32 `(rows,)`; which windows are silence, bool
-            `(rows,)`; the ids of their languages, int32 `(rows,)`; when each token begins and ends, in seconds,
-            float32 `(rows, max_length, 2)`.
+            `(rows,)`; the ids of their languages, int32 `(rows,)`; with `words` when each token begins and ends,
+            in seconds, float32 `(rows, max_length, 2)`.
         """
         servable, model, special = self._servable, self._model, self._servable.ids
         memory = model.projected(model.encode(features, training=False))
@@ -335,13 +346,11 @@ class TranscriberSignatures(Signatures):
             log_probs = tf.gather(tf.nn.log_softmax(logits), prefix, batch_dims=2)
             scores -= tf.reduce_sum(tf.where(prefix == model.pad_id, 0.0, log_probs), axis=1)
         mean = scores / tf.cast(tf.maximum(lengths - own, 1), tf.float32)
-        times = tf.zeros((*tf.unstack(tf.shape(tokens)), 2))
-        if special.alignment_heads:
+        times = []
+        if words:
             given = [begin, *(each[:, None] for each in columns[:count])]
-            times = tf.cond(
-                tf.reduce_any(words), lambda: self._times(memory, given, tokens, left), lambda: times
-            )
-        return [tokens, lengths, (silent > NO_SPEECH) & (mean < LOG_PROB), language, times]
+            times.append(self._times(memory, given, tokens, left))
+        return [tokens, lengths, (silent > NO_SPEECH) & (mean < LOG_PROB), language, *times]
 
     def _times(self, memory, prompt, tokens, left):
         """Says when each token of windows is said.

@@ -213,7 +213,7 @@ def test_a_folder_holds_all_of_it(given, tmp_path):
 
 @pytest.mark.slow
 def test_an_export_answers_as_in_python(given, tmp_path):
-    path = given.export(tmp_path / "model")
+    path = given.export(tmp_path / "model", signatures=["wav", "segments", "words"])
     files = [wav_of(sound(seconds, 3), RATE) for seconds in (0.3, 1.3)] + [b"junk"]
     none = np.array([""] * 3)
     served = Served(path)
