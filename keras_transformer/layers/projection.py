@@ -65,10 +65,16 @@ class Projection(OneProduct, keras.layers.EinsumDense):
     def enable_lora(self, rank, lora_alpha=None, **kwargs):
         # Keras has its own product of int4 and its like.
         self._shows_matrix = self._is_own_product
+        # Keras 3.16 reads this one instead of `kernel`.
+        shape = self._shows_matrix and vars(self).get("kernel_shape")
+        if shape:
+            self.kernel_shape = tuple(self.kernel.shape)
         try:
             super().enable_lora(rank, lora_alpha=lora_alpha, **kwargs)
         finally:
             self._shows_matrix = False
+            if shape:
+                self.kernel_shape = shape
 
     @property
     def kernel(self):
