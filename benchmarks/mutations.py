@@ -222,9 +222,9 @@ def run_tests(root, tests, marks, limit):
             return "hangs"
     if done.returncode == 0:
         return ""
-    if done.returncode in (4, 5):  # wrong arguments, or none of these tests exists
-        raise RuntimeError(f"pytest cannot run {tests[:3]} ...: {done.stderr[-500:]}")
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    if done.returncode in (4, 5) and not failed:  # wrong arguments, or none of these tests exists
+        raise RuntimeError(f"pytest cannot run {tests[:3]} ...: {done.stderr[-500:]}")
     return failed[0].split(" ")[1] if failed else f"exit status {done.returncode}"
 
 
