@@ -8,6 +8,7 @@ from commands import assert_refused, run
 from hearing import IDS, RATE, sound, transcriber
 
 from keras_transformer.recordings import wav_of
+from keras_transformer.serving import Transcriber
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +29,20 @@ def lines(*paths):
     return "".join(f"{path}\n" for path in paths).encode()
 
 
-def test_each_recording_gets_a_line_and_a_bad_one_an_empty_line(folder, given):
+def test_each_recording_gets_a_line_and_a_bad_one_an_empty_line(folder, monkeypatch):
+    made, changed = [], Transcriber.changed
+
+    def kept(self, **changes):
+        made.append(changed(self, **changes))
+        return made[-1]
+
+    # What is expected is computed in the graph that the command traced.
+    monkeypatch.setattr(Transcriber, "changed", kept)
     files = [folder / "short.wav", folder / "missing.wav", folder / "long 한.wav"]
     code, out, err = run("transcribe", folder / "model", "--language", "ko", stdin=lines(*files))
     written = out.decode().split("\n")
-    expected = given.transcribe([str(files[0]), str(files[2])], "ko", timestamps=True)
+    expected = made[0].transcribe([str(files[0]), str(files[2])], timestamps=True)
+    assert made[0].language == "ko"
     texts = [" ".join(" ".join(each.text.split()) for each in segments) for segments in expected]
     assert (code, written) == (4, [texts[0], "", texts[1], ""])
     assert err.count("missing.wav") == 1

@@ -58,14 +58,10 @@ def model_of(make, source, seed=3):
     return model
 
 
-def row(source, i):
-    return keras.tree.map_structure(lambda x: x[i : i + 1], source)
-
-
 @EACH_SOURCE
 def test_greedy_search_is_that_of_full_passes(make, source):
     model = model_of(make, source)
-    found = as_numpy(model.generate(source, Greedy(), max_length=5, jit_compile=False))
+    found = as_numpy(model.search(source, Greedy(), 5))
     target = np.full((3, 6), 2)
     for i in range(5):
         following = as_numpy(model({"source": source, "target": target[:, : i + 1]}))[:, -1].argmax(axis=-1)
@@ -84,22 +80,24 @@ def test_rows_depend_on_no_other_row(make, source, strategy):
     options = {"max_length": 6, "constraints": [MinLength(3), NoRepeatNgram(2)], "jit_compile": False}
     whole = as_numpy(model.generate(source, strategy, **options))
     for i in range(3):
-        alone = as_numpy(model.generate(row(source, i), strategy, **options))
-        np.testing.assert_array_equal(alone.tokens[0], whole.tokens[i])
-        assert_close(alone.scores[0], whole.scores[i], 1e-4)
+        copies = keras.tree.map_structure(lambda x, i=i: x[[i] * 3], source)
+        alike = as_numpy(model.generate(copies, strategy, **options))
+        for j in range(3):
+            np.testing.assert_array_equal(alike.tokens[j], whole.tokens[i])
+            assert_close(alike.scores[j], whole.scores[i], 1e-4)
     assert np.ptp(whole.scores[:, 0]) > 1e-2
 
 
 def test_a_prefix_is_continued():
     model, prefix = model_of(convolutions, FRAMES), np.array([[5, 7], [4, 0], [9, 9]])
-    found = as_numpy(model.generate(FRAMES, Greedy(), 6, prefix=prefix, constraints=[MinLength(2)]).tokens)
+    found = as_numpy(model.search(FRAMES, Greedy(), 6, prefix=prefix, constraints=[MinLength(2)]).tokens)
     assert found[:, 0, 0].tolist() == [5, 4, 9] and found[[0, 2], 0, 1].tolist() == [7, 9]
 
 
 def test_the_mask_of_the_source_hides_padding():
     model = model_of(frames_with_padding, FRAMES)
     padded = np.pad(FRAMES, ((0, 0), (0, 4), (0, 0)))
-    found = [as_numpy(model.generate(x, Sample(seed=1), 5, False).tokens) for x in (FRAMES, padded)]
+    found = [as_numpy(model.search(x, Sample(seed=1), 5).tokens) for x in (FRAMES, padded)]
     np.testing.assert_array_equal(*found)
     assert_close(*(model({"source": x, "target": TARGET}) for x in (FRAMES, padded)), 1e-5)
 
@@ -112,7 +110,7 @@ def test_ids_read_by_a_layer_of_keras_are_ids():
     model = EncoderDecoder(embeddings, other.encoder, other.target, other.decoder)
     embeddings.tokens.embeddings.assign(other.source.embeddings)
     assert_close(*(each({"source": ids, "target": TARGET}) for each in (model, other)), 1e-6)
-    found = [as_numpy(each.generate(ids, Beam(2), 6, False).tokens) for each in (model, other)]
+    found = [as_numpy(each.search(ids, Beam(2), 6).tokens) for each in (model, other)]
     np.testing.assert_array_equal(*found)
 
 

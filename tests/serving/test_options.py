@@ -179,7 +179,7 @@ def test_a_text_without_a_token_gets_its_prefix_back(function):
 def test_too_few_options_are_refused_by_name(function, text):
     inputs = inputs_of(ROWS[:2], text)
     with pytest.raises(tf.errors.InvalidArgumentError, match="`top_p` must have a value for each text"):
-        function(**{**inputs, "top_p": np.ones(1, "float32")})
+        call(function, **{**inputs, "top_p": np.ones(1, "float32")})
 
 
 def test_stop_strings_are_texts_and_no_patterns(function, mixed, text):
