@@ -82,6 +82,7 @@ def test_equal_layers_are_traced_once_and_compute_what_each_computes(name, calls
         assert_close(stack(*inputs, padding_mask=MASK), expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", STACKS)
 def test_a_training_step_is_the_same(name, monkeypatch):
     """Dropout, its next seeds, gradients and losses of sublayers."""

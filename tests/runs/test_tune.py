@@ -7,10 +7,10 @@ import shutil
 import keras
 import numpy as np
 import pytest
+from commands import assert_refused, run
 
 from keras_transformer import runs
 from keras_transformer.cli.convert import convert
-from keras_transformer.cli.main import main
 from keras_transformer.data import read_chats
 from keras_transformer.files import locked
 from keras_transformer.huggingface import FAMILIES, embedder_files, from_huggingface, to_huggingface
@@ -83,6 +83,16 @@ def table(tmp_path_factory):
             [(f"{word} day" + " night" * i, word) for word in ("good", "bad") for i in range(12)]
         )
     return path
+
+
+@pytest.fixture(scope="module")
+def tuned(bert, table, tmp_path_factory):
+    """A command, and its folder and what it printed after an epoch; do not write to it."""
+    folder = tmp_path_factory.mktemp("tuned") / "run"
+    command = ["tune", bert, "--data", table, "--epochs", "1", "--batch-size", "4", "--length", "16"]
+    code, out, err = run(*command, "--output", folder)
+    assert code == 0, err
+    return command, (folder, out, err)
 
 
 def recipe(**options):
@@ -185,16 +195,16 @@ def test_a_stopped_tuning_resumes_to_the_same_weights(options, llama, chats, tmp
     assert history_of(tmp_path / "whole") == history_of(tmp_path / "run")
 
 
-def test_a_history_without_an_epoch_is_refused(bert, table, tmp_path):
-    options = recipe(epochs=1, batch_size=8)
-    runs.tune(options, bert, table, tmp_path / "run", say=[].append)
-    shutil.rmtree(tmp_path / "run" / "model")
-    history = tmp_path / "run" / "history.csv"
+def test_a_history_without_an_epoch_is_refused(tuned, tmp_path):
+    command, (run_folder, _, _) = tuned
+    folder = shutil.copytree(run_folder, tmp_path / "run")
+    shutil.rmtree(folder / "model")
+    history = folder / "history.csv"
     content = history.read_text()
     for other in ("", content.replace("val_accuracy", "a"), content.replace("\n0,", "\n7,")):
         history.write_text(other)
-        with pytest.raises(ValueError, match=r"history\.csv must have the measures of each of the 1 epochs"):
-            runs.tune(options, bert, table, tmp_path / "run", say=[].append)
+        named = "history.csv must have the measures of each of the 1 epochs"
+        assert_refused(*command, "--output", folder, named=named)
 
 
 def test_nan_is_no_best_epoch(bert):
@@ -263,14 +273,11 @@ def test_an_adapter_alone_is_written_over_int8_kernels(llama, chats, tmp_path):
     )
 
 
-def test_the_command_prints_the_folder_and_reports(bert, table, tmp_path, capsys):
-    command = ["tune", str(bert), "--data", str(table), "--output", str(tmp_path / "run"), "--epochs", "1"]
-    assert main([*command, "--batch-size", "4", "--length", "16"]) == 0
-    written = capsys.readouterr()
-    assert written.out == f"{tmp_path / 'run' / 'model'}\n"
-    assert "before: " in written.err and "after: " in written.err and " is right)" in written.err
-    assert main([*command, "--batch-size", "8", "--length", "16"]) == 2
-    assert "batch_size: 4, now 8" in capsys.readouterr().err
+def test_the_command_prints_the_folder_and_reports(tuned):
+    command, (folder, out, err) = tuned
+    assert out.decode() == f"{folder / 'model'}\n"
+    assert "before: " in err and "after: " in err and " is right)" in err
+    assert_refused(*command, "--output", folder, "--batch-size", "8", named="batch_size: 4, now 8")
 
 
 def test_the_first_piece_of_a_word_has_its_label(bert):
