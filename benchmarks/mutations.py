@@ -19,7 +19,9 @@ import json
 import os
 import pathlib
 import random
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -216,10 +218,19 @@ def run_tests(root, tests, marks, limit):
         environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run(
-                command, cwd=root, env=environment, capture_output=True, text=True, timeout=limit
+                command,
+                cwd=root,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=10 * limit,
+                # Seconds of the processor: on a machine with other work a test takes longer, and hangs no more often.
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 60)),
             )
         except subprocess.TimeoutExpired:
             return "hangs"
+    if done.returncode == -signal.SIGXCPU:
+        return "hangs"
     if done.returncode == 0:
         return ""
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]

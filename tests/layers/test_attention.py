@@ -237,16 +237,19 @@ def test_a_soft_cap_bounds_the_products():
     assert np.abs(as_numpy(capped(x, x)) - as_numpy(plain(x, x))).max() > 1e-2
 
 
+@pytest.mark.parametrize("over_heads", [True, False])
 @pytest.mark.parametrize("kind", ["rms", "layer"])
-def test_a_norm_over_heads_is_one_over_the_whole_projection(kind):
+def test_queries_and_keys_are_normed_over_each_head_or_over_all(kind, over_heads):
     x = normal(2, 7, 8)
-    layer = built(x, x, num_key_value_heads=1, query_key_norm=kind, norm_over_heads=True, norm_epsilon=0.2)
+    options = {"query_key_norm": kind, "norm_over_heads": over_heads, "norm_epsilon": 0.2}
+    layer = built(x, x, num_key_value_heads=1, **options)
     weights, own = weights_of(layer), {}
     for name, heads in (("query", HEADS), ("key", 1)):
-        of_norm = under(weights, f"{name}_norm")
-        assert {each.shape for each in of_norm.values()} == {(heads, KEY_DIM)}
+        of_norm, shape = under(weights, f"{name}_norm"), (heads, KEY_DIM) if over_heads else (KEY_DIM,)
+        assert {each.shape for each in of_norm.values()} == {shape}
         of_norm = {name: each.reshape(-1) for name, each in of_norm.items()}
-        projected = as_numpy(getattr(layer, f"{name}_dense")(x)).astype("float64").reshape(2, 7, -1)
+        projected = as_numpy(getattr(layer, f"{name}_dense")(x)).astype("float64")
+        projected = projected.reshape(2, 7, -1, np.prod(shape))
         normed = {"rms": rms_norm, "layer": layer_norm}[kind](of_norm, projected, 0.2)
         own[name] = normed.reshape(2, 7, heads, KEY_DIM).transpose(0, 2, 1, 3)
     _, scores = layer(x, x, return_attention_scores=True)
