@@ -146,7 +146,7 @@ def test_layer_that_a_subclass_added_is_built():
     sizes = {"num_layers": 1, "d_model": 6, "num_heads": 2, "d_ff": 8}
     model = Ensemble([Shifted(13, **sizes), Shifted(13, **sizes)])
     assert all(each.added.built for each in model.models)
-    assert model.generate(SOURCE, max_length=3).tokens.shape == (3, 1, 3)
+    assert model.search(SOURCE, Greedy(), 3).tokens.shape == (3, 1, 3)
 
 
 def test_formats_that_a_model_refuses_are_refused(tmp_path):

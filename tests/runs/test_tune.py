@@ -213,6 +213,11 @@ def test_nan_is_no_best_epoch(bert):
     assert tuning._best_epoch(task, history) == 1
 
 
+def test_the_best_epoch_of_chats_has_the_least_perplexity(llama, chats):
+    history = [{"val_perplexity": perplexity} for perplexity in (5.0, 2.0, 3.0, float("nan"))]
+    assert tuning._best_epoch(task_of(llama, recipe(), chats), history) == 1
+
+
 def test_equal_chats_are_on_one_side_and_chats_without_answers_are_no_samples(llama, chats):
     task = task_of(llama, recipe(), chats)
     one, other = ([{"role": "user", "content": text}] for text in "ab")
@@ -310,8 +315,10 @@ def test_wrong_recipes_and_folders_are_refused(llama, bert, chats, table, tmp_pa
     (tmp_path / "prose.txt").write_text("A line of a text\n" * 3)
     with pytest.raises(ValueError, match="pass `val_data`"):
         runs.tune(recipe(), bert, tmp_path / "prose.txt", tmp_path / "run")
-    with pytest.raises(ValueError, match="is this a text"):
-        runs.tune(recipe(), bert, tmp_path / "prose.txt", tmp_path / "run", tmp_path / "prose.txt")
+    for prose in ("A line of a text\n" * 3, "A line of one\nA line of two\nA line of three\n"):
+        (tmp_path / "prose.txt").write_text(prose)
+        with pytest.raises(ValueError, match="is this a text"):
+            runs.tune(recipe(), bert, tmp_path / "prose.txt", tmp_path / "run", tmp_path / "prose.txt")
     with pytest.raises(ValueError, match="`columns` is for a table"):
         runs.tune(recipe(columns="a,b"), bert, tmp_path / "prose.txt", tmp_path / "run")
     with pytest.raises(ValueError, match="no column 'name'"):
