@@ -109,7 +109,7 @@ def line_of(answer):
 
     Returns:
         A str without line ends: the text; the label, a tab and its probability; all labels with their probabilities as
-        JSON; lists of token, label and probability as JSON; the vector as JSON; or the score.
+        JSON; lists of token, label and probability as JSON; entities as JSON; the vector as JSON; or the score.
 
     Raises:
         OSError: If the answer has none of these outputs.
@@ -119,6 +119,18 @@ def line_of(answer):
             return " ".join(answer[written].decode("utf-8", "replace").splitlines())
     if "label" in answer:
         return f"{' '.join(_text(answer['label']).split())}\t{answer['probability']!s}"
+    if "words" in answer:
+        names = {
+            "words": "word",
+            "labels": "label",
+            "probabilities": "probability",
+            "starts": "start",
+            "ends": "end",
+        }
+        columns = [answer[name].tolist() for name in names]
+        columns[2] = map(_number, answer["probabilities"])
+        rows = [dict(zip(names.values(), row, strict=True)) for row in zip(*columns, strict=True) if row[0]]
+        return json.dumps(rows, ensure_ascii=False, default=_text)
     if "tokens" in answer and "labels" in answer:
         rows = zip(answer["tokens"], answer["labels"], answer["probabilities"], strict=True)
         tags = [[_text(token), _text(label), _number(value)] for token, label, value in rows if token]

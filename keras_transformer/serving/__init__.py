@@ -5,6 +5,7 @@ from keras_transformer.lazy import lazy_names
 _HOMES = {
     "Classifier": "classifier",
     "Embedder": "embedder",
+    "Entity": "tagger",
     "Glossary": "glossary",
     "ImageClassifier": "image_classifier",
     "ImageWriter": "image_writer",

@@ -125,7 +125,16 @@ class Servable(KeepsFunctions, Saving):
         """
         return self.signatures_class(self, batch_sizes, source_lengths, weights)
 
-    def answer_all(self, texts, name, batch_size, verbose=False, second=None, jit_compile=None):
+    def answer_all(
+        self,
+        texts,
+        name,
+        batch_size,
+        verbose=False,
+        second=None,
+        jit_compile=None,
+        signature="serving_default",
+    ):
         """Answers any number of texts. Texts of similar length are answered together.
 
         Args:
@@ -135,9 +144,10 @@ class Servable(KeepsFunctions, Saving):
             verbose: Whether to show a progress bar on stderr.
             second: List of str or of UTF-8 bytes, the second text of each pair. None if there are no pairs.
             jit_compile: True for XLA, False for the portable graph, None for XLA if there is an accelerator.
+            signature: Name of the signature that answers.
 
         Returns:
-            A list of dicts, one for each text, in their order: its row of each output of the first signature. And the
+            A list of dicts, one for each text, in their order: its row of each output of the signature. And the
             number of texts that were cut, an int.
 
         Raises:
@@ -160,7 +170,9 @@ class Servable(KeepsFunctions, Saving):
         ) as bar:
             for start in range(0, len(texts), batch_size):
                 rows = by_length[start : start + batch_size]
-                batch = self.answer(*([side[i] for i in rows] for side in sides), jit_compile=jit_compile)
+                batch = self.answer(
+                    *([side[i] for i in rows] for side in sides), signature=signature, jit_compile=jit_compile
+                )
                 for row, i in enumerate(rows):
                     answers[i] = {key: value[row] for key, value in batch.items()}
                 bar.update(len(rows))

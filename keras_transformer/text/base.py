@@ -5,6 +5,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from keras_transformer.checks import check
+from keras_transformer.text.spans import characters_of, spans_of
 from keras_transformer.untrusted import read_json as read_object
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
@@ -14,8 +16,13 @@ class Tokenizer(tf.Module):
     """Base class of the tokenizers.
 
     A subclass sets `_pieces`, a list with the text of each id, and defines `tokenize`, `detokenize`, `written`,
-    `content` (the bytes of its file) and `load`.
+    `content` (the bytes of its file) and `load`; and `_located` for `spans`.
     """
+
+    @property
+    def hides_characters(self):
+        """The arguments because of which `spans` cannot find the characters of an id, a dict by name."""
+        return {} if type(self)._located is not Tokenizer._located else {"tokenizer": type(self).__name__}
 
     def pieces(self, ids):
         """Returns the text of each id, for people to look at.
@@ -34,6 +41,36 @@ class Tokenizer(tf.Module):
     def written(self):
         """Returns the bytes that each id adds to a text, a list of bytes; none for an id that `detokenize` removes."""
         raise NotImplementedError
+
+    def spans(self, strings):
+        """Converts strings to ids, and finds the characters of each id.
+
+        Args:
+            strings: Strings `(batch,)`.
+
+        Returns:
+            The ids of `tokenize`, int32 ragged `(batch, None)`. And as ragged tensors of the same shape: the first
+            character of each and the one after its last, int32, without blanks at their edges; and whether the id
+            begins a word, bool.
+
+        Raises:
+            ValueError: If the tokenizer changes texts in a way that hides where a character stood.
+        """
+        rule = "`spans` is for a tokenizer without these arguments, which hide where a character stood."
+        check(not self.hides_characters, rule, **self.hides_characters)
+        texts = valid_utf8(tf.convert_to_tensor(strings, tf.string))
+        characters = characters_of(texts)
+        ids, sizes, starts, ends = self._located(texts, characters)
+        starts, ends, begins = spans_of(characters, sizes, starts, ends)
+        return ids, starts, ends, self._begins(ids, begins)
+
+    def _located(self, texts, characters):
+        """Returns the ids of texts, and `sizes`, `starts` and `ends` of `spans_of`."""
+        raise NotImplementedError
+
+    def _begins(self, ids, begins):
+        """Returns which ids begin a word; `begins` says which are the first of a word between blanks."""
+        return begins
 
     def is_unknown(self, ids):
         """Returns which ids stand for text that the vocabulary cannot write, such as `<unk>`.
@@ -91,6 +128,11 @@ def valid_utf8(strings):
         string tensor of the same shape.
     """
     return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
+
+
+def bytes_of(characters):
+    """Returns the number of bytes of each character, int32 ragged `(batch, None)`."""
+    return characters.with_flat_values(tf.strings.length(characters.flat_values))
 
 
 def as_ragged(ids, special=(PAD_ID, BOS_ID, EOS_ID), unk_id=UNK_ID, vocab_size=None):

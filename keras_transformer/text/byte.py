@@ -2,7 +2,16 @@
 
 import tensorflow as tf
 
-from keras_transformer.text.base import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, as_ragged, valid_utf8
+from keras_transformer.text.base import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    UNK_ID,
+    Tokenizer,
+    as_ragged,
+    bytes_of,
+    valid_utf8,
+)
 
 # It comes after pad, unk, bos and eos.
 FIRST_BYTE = 4
@@ -42,6 +51,12 @@ class ByteTokenizer(Tokenizer):
         pieces = tf.strings.bytes_split(valid_utf8(strings))
         values = tf.reshape(tf.io.decode_raw(pieces.flat_values, tf.uint8), [-1])
         return pieces.with_flat_values(tf.cast(values, tf.int32) + FIRST_BYTE)
+
+    def _located(self, texts, characters):
+        ids = self.tokenize(texts)
+        starts = tf.ragged.range(ids.row_lengths())
+        starts = ids.with_flat_values(tf.cast(starts.flat_values, tf.int32))
+        return ids, bytes_of(characters), starts, starts + 1
 
     def detokenize(self, ids):
         """Converts ids to strings.

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.checks import check, check_choice
 from keras_transformer.text.added_tokens import SEPARATOR, AddedToken, AddedTokens, as_added_tokens
-from keras_transformer.text.base import Tokenizer, as_ragged, read_json, valid_utf8
+from keras_transformer.text.base import Tokenizer, as_ragged, bytes_of, read_json, valid_utf8
 from keras_transformer.text.byte_patterns import NEW_MARK, PATTERNS
 from keras_transformer.text.normal_forms import normalized
 
@@ -231,6 +231,22 @@ class BytePairTokenizer(Tokenizer):
         words = tf.strings.split(texts, SEPARATOR)
         rows = tf.gather(rows, words.value_rowids())
         return self._joined(words.flat_values, rows, tf.size(strings, tf.int64))
+
+    @property
+    def hides_characters(self):
+        changes = self._drops or not self._writes_all
+        found = {"added_tokens": bool(self._added), "nfc": self._nfc, "missing_bytes": changes}
+        return {name: value for name, value in found.items() if value}
+
+    def _located(self, texts, characters):
+        ids, sizes = self.tokenize(texts), bytes_of(characters)
+        lengths = ids.with_flat_values(tf.strings.length(tf.gather(self._texts, ids.flat_values)))
+        # A blank that was put before a text is none of its characters.
+        added = tf.reduce_sum(lengths, axis=1) - tf.reduce_sum(sizes, axis=1)
+        before = tf.cumsum(tf.reduce_sum(lengths, axis=1), exclusive=True) + added
+        ends = tf.cumsum(lengths.flat_values) - tf.gather(before, ids.value_rowids())
+        starts = tf.maximum(0, ends - lengths.flat_values)
+        return ids, sizes, ids.with_flat_values(starts), ids.with_flat_values(ends)
 
     def _in_nfc(self, texts):
         """Normalises texts to NFC, as tokenizers does."""

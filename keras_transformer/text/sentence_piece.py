@@ -24,6 +24,7 @@ from keras_transformer.text.base import (
     UNK_ID,
     Tokenizer,
     as_ragged,
+    bytes_of,
     list_of_sentences,
     valid_utf8,
 )
@@ -268,6 +269,21 @@ class SentencePieceTokenizer(Tokenizer):
             with_blank = tf.strings.regex_replace(texts, f"^([^ {BLANK}])", rf"{BLANK}\1")
             texts = tf.where(first | (self.blank == "always"), with_blank, texts)
         return texts, ids, rows
+
+    @property
+    def hides_characters(self):
+        return {"added_tokens": self.added_tokens or "symbols"} if self._added else {}
+
+    def _located(self, texts, characters):
+        parts, _, _ = self._parts(texts)
+        pieces, starts, ends = self._ops.tokenize_with_offsets(parts)
+        # A blank that was put before a text is none of its characters.
+        added = tf.gather(tf.strings.length(parts) - tf.strings.length(texts), pieces.value_rowids())
+        starts, ends = (
+            pieces.with_flat_values(tf.maximum(0, tf.cast(each.flat_values, tf.int32) - added))
+            for each in (starts, ends)
+        )
+        return self._ids_of_pieces(pieces), bytes_of(characters), starts, ends
 
     def _ids_of_pieces(self, pieces):
         if self.vocabulary is None:

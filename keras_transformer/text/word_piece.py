@@ -11,7 +11,14 @@ from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_li
 
 from keras_transformer.checks import check_positive
 from keras_transformer.text.added_tokens import AddedTokens, as_added_tokens, join
-from keras_transformer.text.base import Tokenizer, as_ragged, list_of_sentences, read_json, valid_utf8
+from keras_transformer.text.base import (
+    Tokenizer,
+    as_ragged,
+    bytes_of,
+    list_of_sentences,
+    read_json,
+    valid_utf8,
+)
 from keras_transformer.text.normal_forms import normalized
 from keras_transformer.untrusted import read_text
 
@@ -197,6 +204,38 @@ class WordPieceTokenizer(Tokenizer):
         words = _spaced_words(texts)
         return self._ops.tokenize(tf.strings.regex_replace(words, _LONG_WORD, _UNKNOWN))
 
+    @property
+    def hides_characters(self):
+        return {"added_tokens": self.added_tokens} if self.added_tokens else {}
+
+    def _located(self, texts, characters):
+        # A character is normalised alone, as it is inside a text.
+        normal = _with_spaced_signs(self._normalized(characters.flat_values))
+        normal = characters.with_flat_values(tf.strings.regex_replace(normal, _BLANK, " "))
+        words = tf.strings.split(tf.strings.reduce_join(normal, axis=-1), " ")
+        sizes = bytes_of(words)
+        before = tf.cumsum(sizes.flat_values + 1, exclusive=True)
+        before -= tf.gather(before, tf.gather(words.row_starts(), words.value_rowids()))
+        known = tf.strings.regex_replace(words.flat_values, f"^{_LONG_WORD}$", _UNKNOWN)
+        ids, starts, ends = self._ops.tokenize_with_offsets(known)
+        word = ids.value_rowids()
+        ends = tf.where(
+            tf.gather(known != words.flat_values, word),
+            tf.gather(sizes.flat_values, word),
+            tf.cast(ends.flat_values, tf.int32),
+        )
+        start = tf.gather(before, word)
+        values = ids.flat_values, tf.cast(starts.flat_values, tf.int32) + start, ends + start
+        ids, starts, ends = (
+            words.with_flat_values(ids.with_flat_values(each)).merge_dims(1, 2) for each in values
+        )
+        return ids, bytes_of(normal), starts, ends
+
+    def _begins(self, ids, begins):
+        return ids.with_flat_values(
+            ~tf.strings.regex_full_match(tf.gather(self._table, ids.flat_values), "##.*")
+        )
+
     def detokenize(self, ids):
         """Converts ids to strings, with a space between all words and signs.
 
@@ -265,7 +304,12 @@ def _normalized(strings, lower_case, strip_accents):
 
 def _spaced_words(texts):
     """Puts one space between the words of normalised texts, as TensorFlow ops."""
-    return tf.strings.regex_replace(tf.strings.regex_replace(texts, _SIGN, r" \0 "), f"{_BLANK}+", " ")
+    return tf.strings.regex_replace(_with_spaced_signs(texts), f"{_BLANK}+", " ")
+
+
+def _with_spaced_signs(texts):
+    """Puts a space before and after each sign of normalised texts, as TensorFlow ops."""
+    return tf.strings.regex_replace(texts, _SIGN, r" \0 ")
 
 
 def _read_lines(path):

@@ -1,6 +1,7 @@
 """Heads that label tokens, or give a text several labels: served, and equal to the pipelines of transformers."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -11,9 +12,15 @@ from keras_transformer.cli.answers import line_of, rows_of
 from keras_transformer.cli.convert import convert
 from keras_transformer.huggingface import FAMILIES, to_huggingface
 from keras_transformer.serving import Classifier, Tagger, load
+from keras_transformer.serving.entities import AGGREGATIONS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "anna", "##s", "lives", "in", "par", "##is", ".", "a"]
 TEXTS = ["Anna lives in Paris.", "", "a zebra lives", "Annas " * 20]
+WORDS = [
+    "  Ánnas\tAnna. Lives in PARIS",
+    "annas in parisis, a anna",
+    "A anna parisss lives in .",
+]
 TAGS = {"id2label": {"0": "O", "1": "PER", "2": "LOC"}}
 TOPICS = {"id2label": {"0": "news", "1": "sports", "2": "art"}, "problem_type": "multi_label_classification"}
 
@@ -79,6 +86,19 @@ def test_tags_and_labels_are_those_of_transformers(xla, tmp_path):
         assert [token.decode() for token in served["tokens"][row].numpy() if token] == pieces
         shares = served["probabilities"][row].numpy()[: len(labels)]
         np.testing.assert_allclose(shares, [each["score"] for each in expected], atol=1e-5)
+    for aggregation in AGGREGATIONS:
+        pipeline = transformers.pipeline(
+            "token-classification", model=str(folder), aggregation_strategy=aggregation
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = tagger.changed(aggregation=aggregation).entities([*TEXTS[:3], *WORDS])
+        for text, entities in zip([*TEXTS[:3], *WORDS], found, strict=True):
+            expected = pipeline(text) if text else []
+            names = [(each["entity_group"], each["start"], each["end"]) for each in expected]
+            assert [(each.label, each.start, each.end) for each in entities] == names
+            shares = [each.probability for each in entities]
+            np.testing.assert_allclose(shares, [each["score"] for each in expected], atol=1e-5)
     folder = folder_of(tmp_path / "topics", "BertForSequenceClassification", TOPICS)
     classifier = convert(folder, tmp_path / "classifier")
     path = classifier.export(tmp_path / "topics_export", xla=xla, check=False, warmup=False)

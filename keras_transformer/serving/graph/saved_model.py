@@ -17,6 +17,7 @@ PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 TEXT_OPS = {
     "SentencepieceOp",
     "SentencepieceTokenizeOp",
+    "SentencepieceTokenizeWithOffsetsOp",
     "SentencepieceDetokenizeOp",
     "FastWordpieceTokenizeWithOffsets",
     "NormalizeUTF8",
