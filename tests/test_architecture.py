@@ -70,7 +70,7 @@ FOREIGN_PRIVATE = {
     "keras_internals.py",  # the home of Keras's private names
     "layers/keras_attention.py",  # asks whether a subclass overrides `_compute_attention`
     "execution/inference.py",  # assigns a variable as Keras's own scope does
-    "text/sentence_piece.py",  # `_model_resource` of tensorflow-text, whose version setup.cfg pins
+    "text/sentence_piece_ops.py",  # `_model_resource` of tensorflow-text, whose version setup.cfg pins
 }
 # Keras classes whose private names a subclass may use and override in a file.
 KERAS_OVERRIDES = {

@@ -110,13 +110,16 @@ def _load_answers(options, *classes, signature="serving_default"):
         raise ValueError(
             f"{options.run} must hold a {' or a '.join(classes)}. Received: a {type(servable).__name__}."
         )
+    if isinstance(servable, serving.Tagger) and signature == "serving_default":
+        signature = "serving_default" if servable.hides_characters else "entities"
     return LineAnswers(servable, signature), options_among(options, "batch_size", "window")
 
 
 def classify(options):
-    """Prints the class of each line of standard input."""
+    """Prints the class of each line of standard input, or the entities in it."""
     signature = "probabilities" if options.probabilities else "serving_default"
-    return _answer_lines(*_load_answers(options, "Classifier", signature=signature))
+    classes = ("Classifier",) if options.probabilities else ("Classifier", "Tagger")
+    return _answer_lines(*_load_answers(options, *classes, signature=signature))
 
 
 def embed(options):
@@ -193,7 +196,11 @@ def transcribe(options):
 
 
 def evaluate(options):
-    """Translates a file and prints its scores."""
+    """Answers a file and prints the scores of the answers."""
+    if "data" in options:
+        return _evaluate_labels(options)
+    if "plot" in options:
+        raise ValueError("--plot draws the scores of --data: give --data, too.")
     from keras_transformer.data.unknown import SMALL_SHARE, UnknownTokens
     from keras_transformer.serving import Translator
     from keras_transformer.training.scores import check_tokenize, corpus_scores
@@ -218,6 +225,30 @@ def evaluate(options):
     log.info("evaluated", extra={"folder": options.run, "sentences": len(sources), **scores})
     print(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}")
     print(f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}")
+
+
+def _evaluate_labels(options):
+    """Prints the scores of a classifier or a tagger, and draws them."""
+    from keras_transformer import plots, serving
+    from keras_transformer.files import replaced
+    from keras_transformer.runs.label_results import evaluate_labels, read_labels
+
+    given = options_among(options, "source", "target", "pairs")
+    if given:
+        raise ValueError(
+            f"--data is the only file of a classifier or tagger. Received: --{next(iter(given))}, too."
+        )
+    picture = getattr(options, "plot", None)
+    if picture and (not picture.endswith((".png", ".pdf", ".svg")) or os.path.lexists(picture)):
+        raise ValueError(f"`plot` must be a new file, .png, .pdf or .svg. Received: plot={picture!r}.")
+    servable = _load_servable(options, serving.load)
+    rows = read_labels(servable, options.data, getattr(options, "columns", None))
+    scores = evaluate_labels(servable, rows, options.batch_size, sys.stderr.isatty())
+    log.info("evaluated", extra={"folder": options.run, "rows": len(rows), "f1": scores.micro[2]})
+    print("\n".join(scores.lines()))
+    if picture:
+        with replaced(picture) as temporary:
+            plots.confusion(scores).savefig(temporary, format=picture[-3:])
 
 
 def export(options):

@@ -16,19 +16,19 @@ def add_pairs(parser):
         "each file of pairs is a table, .csv or .tsv, whose first line names its columns: read these two. Rows in "
         "which one of them is empty are left out"
     )
-    data.add_argument("--columns", metavar="SOURCE,TARGET", type=_two_columns, help=about)
+    data.add_argument("--columns", metavar="SOURCE,TARGET", type=_columns, help=about)
     return data
 
 
-def _two_columns(text):
-    """Parses the names of two columns.
+def _columns(text):
+    """Parses the names of columns.
 
-    >>> _two_columns("ko,en")
+    >>> _columns("ko,en")
     ('ko', 'en')
     """
     columns = tuple(name.strip() for name in text.split(","))
-    if len(columns) != 2 or not all(columns):
-        raise argparse.ArgumentTypeError(f"two names with a comma between them are needed, not {text!r:.100}")
+    if len(columns) not in (2, 3) or not all(columns):
+        raise argparse.ArgumentTypeError(f"names with commas between them are needed, not {text!r:.100}")
     return columns
 
 
@@ -45,6 +45,8 @@ def read_pairs(options, prefix="", required=True):
     columns = getattr(options, "columns", None)
     if columns and not any(hasattr(options, name) for name in ("pairs", "val_pairs")):
         raise ValueError("--columns names the columns of --pairs: give --pairs, too.")
+    if columns and len(columns) != 2:
+        raise ValueError(f"--columns must name the two columns of --pairs. Received: {','.join(columns)}.")
     if pairs and columns:
         return read_table(pairs, *columns)
     if pairs:

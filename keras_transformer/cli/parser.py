@@ -70,7 +70,7 @@ def make_parser():
         "classify",
         commands.classify,
         answer_options.fill_classify,
-        "Classify standard input: the label of each line, a tab, and its probability.",
+        "Classify standard input: the label of each line, a tab and its probability; of a tagger the entities as JSON.",
     )
     _add_command(
         subparsers,
@@ -98,7 +98,7 @@ def make_parser():
         "evaluate",
         commands.evaluate,
         _fill_evaluate,
-        "Translate a file and score the translations: sacreBLEU and chrF, with their signatures.",
+        "Score the answers to a file: of a translator sacreBLEU and chrF, of a classifier or tagger F1 of each label.",
     )
     _add_command(
         subparsers,
@@ -200,7 +200,14 @@ def _fill_generate(parser):
 
 def _fill_evaluate(parser):
     parser.add_argument("run", metavar="RUN", type=InputPath, help=answer_options.FOLDER_TO_TRANSLATE_WITH)
-    add_pairs(parser)
+    data = add_pairs(parser)
+    about = (
+        "of a classifier or tagger: a table, .csv or .tsv, whose --columns are the text and the label (default: "
+        "text,label), or the two texts of pairs and the label; or words and labels in CoNLL's form"
+    )
+    data.add_argument("--data", metavar="FILE", type=InputPath, help=about)
+    about = "with --data: new file with a picture of the scores, such as scores.png"
+    data.add_argument("--plot", metavar="FILE", help=about)
     parser.add_argument(
         "--tokenize",
         default="13a",

@@ -47,6 +47,8 @@ def ask(options):
         raise ValueError(f"Give --{' and --'.join(hearing)} with --audio.")
     if "n" in given and (options.stream or "split_sentences" in options):
         raise ValueError("Give --n without --stream and --split-sentences.")
+    if "signature" in options and (given or options.stream or "split_sentences" in options):
+        raise ValueError("Give --signature without --stream, --split-sentences and options of the search.")
     if "split_sentences" in options:
         splitter = SentenceSplitter(options.split_sentences)
     arguments = client_arguments(options)
@@ -59,6 +61,9 @@ def ask(options):
     client = Client(**arguments)
 
     def answers_to(batch):
+        if "signature" in options:
+            sides = dict(zip(("text", "second"), sides_of(batch, options.pairs), strict=False))
+            return map(line_of, rows_of(client.predict(options.signature, **sides)))
         if splitter is None:
             return map(line_of, rows_of(client.answer(*sides_of(batch, options.pairs), **given)))
         parts = [splitter.split(line) for line in batch]

@@ -97,6 +97,8 @@ def fill_ask(parser):
     _add_server_options(parser, retries=3)
     parser.add_argument("--batch-size", type=int, default=32, help="number of lines in a request")
     parser.add_argument("--pairs", action="store_true", help=PAIRS)
+    about = "signature that answers, such as `entities` of a tagger (default: serving_default)"
+    parser.add_argument("--signature", metavar="NAME", help=about, **OPTIONAL)
     parser.add_argument("--split-sentences", metavar="LANGUAGE", help=SPLIT_SENTENCES, **OPTIONAL)
     parser.add_argument(
         "--stream", action="store_true", help="write each answer as it grows, a few tokens with each request"

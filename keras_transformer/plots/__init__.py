@@ -11,6 +11,7 @@ _HOMES = {
     "attention": "viewer",
     "attention_weights": "maps",
     "classified_images": "images",
+    "confusion": "labels",
     "image_attention": "sources",
     "latencies": "histograms",
     "masks": "maps",

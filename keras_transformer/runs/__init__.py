@@ -10,6 +10,7 @@ _HOMES = {
     "VocabularyChange": "vocabulary",
     "average": "averaging",
     "change_vocabulary": "vocabulary",
+    "evaluate_labels": "label_results",
     "read_history": "results",
     "train": "training",
     "tune": "tuning",

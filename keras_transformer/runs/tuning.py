@@ -185,7 +185,8 @@ def _trained(recipe, task, rows, held_out, output, description, say):
                 if resumed:
                     say(f"{output}: {saved} done, going on.")
                 resumed = False
-            batches, val_batches = (task.batches(model, each) for each in (rows, held_out))
+            batches = task.batches(model, rows, weighted=recipe.class_weights)
+            val_batches = task.batches(model, held_out)
             validation = val_batches.dataset(epochs=1).cache()
             if saved.path is None:
                 _compile(recipe, task, model, batches.steps)
@@ -193,7 +194,7 @@ def _trained(recipe, task, rows, held_out, output, description, say):
                 _report(model, batches, len(rows), len(held_out), say)
                 _say_measures("before", model.evaluate(validation, verbose=0, return_dict=True), say)
             elif saved.steps:
-                _, y = next(iter(batches.dataset(epochs=1)))
+                y = next(iter(batches.dataset(epochs=1)))[1]
                 # Keras creates the metrics with the first batch.
                 model.compute_metrics(None, y, task.prediction(model, y))
             progress = Progress(
@@ -331,6 +332,8 @@ def _finish(recipe, task, model, measures, held_out, output, say):
         for path in task.folder.iterdir():
             if TOKENIZER_FILE.fullmatch(path.name) and not (temporary / path.name).exists():
                 shutil.copyfile(path, temporary / path.name)
+    for line in task.scores(model, held_out):
+        say(f"  {line}")
     for line in task.samples(model, held_out[: recipe.samples]) if recipe.samples else ():
         say(f"  {line}")
     log.info("tuned", extra={"folder": str(output), **measures})

@@ -53,6 +53,9 @@ class TuningRecipe:
         "linear", "how the learning rate falls to 0 with the last epoch", choices=("linear", "cosine")
     )
     warmup: float = option(0.1, "share of the updates until the highest learning rate, in [0, 1)")
+    class_weights: bool = option(
+        False, "of labels: the rarer a class, the more its rows count, so that each class counts the same"
+    )
     weight_decay: float = option(
         0.01, "share of each weight that an update subtracts, times the learning rate"
     )

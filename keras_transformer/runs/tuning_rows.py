@@ -2,6 +2,7 @@
 
 import logging
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -24,10 +25,12 @@ class Rows:
         pad_id: The id of padding in `x["token_ids"]`.
         batch_size: Number of rows in a batch; the last one of an epoch may have fewer.
         seed: Seed of the order, an int.
+        weights: An array of the shape of `y`, the weight of each label; None for the same weight.
     """
 
-    def __init__(self, x, y, pad_id, batch_size, seed):
-        self._x, self._y, self._batch_size, self._seed = x, y, batch_size, seed
+    def __init__(self, x, y, pad_id, batch_size, seed, weights=None):
+        self._x, self._batch_size, self._seed = x, batch_size, seed
+        self._targets = (y,) if weights is None else (y, weights)
         self.steps = -(-len(y) // batch_size)
         self.tokens = int(np.count_nonzero(x["token_ids"] != pad_id))
 
@@ -35,15 +38,18 @@ class Rows:
         """Returns the batches for `model.fit`, a `tf.data.Dataset`; see `PackedTexts.dataset`."""
 
         def batches_of(epoch, skipped):
-            order = np.random.default_rng([self._seed, epoch]).permutation(len(self._y))
+            order = np.random.default_rng([self._seed, epoch]).permutation(len(self._targets[0]))
             for i in range(skipped * self._batch_size, len(order), self._batch_size):
                 rows = order[i : i + self._batch_size]
-                yield {name: array[rows] for name, array in self._x.items()}, self._y[rows]
+                yield (
+                    {name: array[rows] for name, array in self._x.items()},
+                    *(each[rows] for each in self._targets),
+                )
 
         def signature(array):
             return tf.TensorSpec((None, *array.shape[1:]), array.dtype)
 
-        specs = {name: signature(array) for name, array in self._x.items()}, signature(self._y)
+        specs = {name: signature(array) for name, array in self._x.items()}, *map(signature, self._targets)
         return dataset_of(batches_of, self.steps, specs, first_epoch, epochs, first_step)
 
 
@@ -58,6 +64,63 @@ def length_of(task, longest):
     rule = f"`length` must be at most the number of tokens that the model reads, {longest}."
     check(asked is None or longest is None or asked <= longest, rule, length=asked)
     return asked or min(task.length, longest or task.length)
+
+
+def weights_of_classes(y):
+    """Returns the weight of each label: the rarer its class, the larger, so that each class counts the same.
+
+    A label has the weight `n / (k * count)` for `n` labels of `k` classes, `count` of them of its class (King and Zeng,
+    2001).
+
+    Args:
+        y: int array, the classes of labels; a negative number is none, and has the weight 0.
+
+    Returns:
+        A float32 array of the shape of `y`.
+
+    >>> weights_of_classes(np.array([[0, 1, 1, 1, 1, -100]])).tolist()
+    [[2.5, 0.625, 0.625, 0.625, 0.625, 0.0]]
+    """
+    counts = np.bincount(y[y >= 0])
+    weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(1, counts))
+    return np.where(y >= 0, weights[np.maximum(y, 0)], 0).astype("float32")
+
+
+def packed_words(model, tokenizer, length, sentences):
+    """Tokenizes the words of sentences as an `EncoderModel` reads them. Warns of sentences that are cut.
+
+    Args:
+        model: The `EncoderModel`.
+        tokenizer: Its tokenizer.
+        length: Largest number of tokens of a row.
+        sentences: Lists of str, the words.
+
+    Returns:
+        A dict of int32 arrays `(rows, tokens)`; and int32 `(rows, tokens)`: at the first piece of a word its number in
+        the sentence, else -1.
+    """
+    start = [tokenizer.bos_id] if model.starts_with_cls else []
+    lines, numbers, cut = [], [], 0
+    for words in sentences:
+        # A word inside a text has a blank before it, which some pieces begin with.
+        pieces = tokenizer.tokenize([f" {word}" if i else word for i, word in enumerate(words)]).to_list()
+        line, number = [*start], [-1] * len(start)
+        for i, ids in enumerate(pieces):
+            line += ids
+            number += [i, *[-1] * len(ids)][: len(ids)]
+        cut += len(line) > length - 1
+        lines.append([*line[: length - 1], tokenizer.eos_id])
+        numbers.append([*number[: length - 1], -1])
+    if cut:
+        log.warning("%d of %d sentences are cut at %d tokens (`length`)", cut, len(sentences), length)
+    token_ids, numbers = (
+        keras.utils.pad_sequences(rows, padding="post", value=value)
+        for rows, value in ((lines, model.pad_id), (numbers, -1))
+    )
+    x = {"token_ids": token_ids}
+    if model.embeddings.segments is not None:
+        x["segment_ids"] = np.zeros_like(token_ids)
+    return x, numbers
 
 
 def packed(model, tokenizer, length, *texts):

@@ -26,7 +26,15 @@ from keras_transformer.huggingface.reading import (
 from keras_transformer.losses import InBatchNegatives, MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, MatchAccuracy, Perplexity
 from keras_transformer.models import ClassificationHead, EncoderModel, Pooler, TaggingHead, TextGroups
-from keras_transformer.runs.tuning_rows import Rows, length_of, packed, short
+from keras_transformer.runs.label_results import evaluate_labels, labels_of_words
+from keras_transformer.runs.tuning_rows import (
+    Rows,
+    length_of,
+    packed,
+    packed_words,
+    short,
+    weights_of_classes,
+)
 from keras_transformer.serving import Classifier, Embedder, Tagger, TextGenerator
 
 log = logging.getLogger(__name__)
@@ -40,12 +48,18 @@ SAMPLE_LENGTH = 64
 class Task:
     """Base class of what a tuning learns.
 
+    A subclass of `has_classes` weighs them where the recipe says so.
+
     Args:
         folder: The folder of the checkpoint, a `pathlib.Path`.
         recipe: The `TuningRecipe`.
     """
 
+    has_classes = False
+
     def __init__(self, folder, recipe):
+        rule = "`class_weights` is for an encoder that learns labels."
+        check(self.has_classes or not recipe.class_weights, rule, class_weights=recipe.class_weights)
         self.folder, self.recipe = folder, recipe
         self.tokenizer = self.read_tokenizer()
 
@@ -59,6 +73,10 @@ class Task:
 
     def new_layers(self, model):
         """Returns the layers that are trained whole beside adapters."""
+        return []
+
+    def scores(self, model, rows):
+        """Returns lines with further scores of rows that were held out."""
         return []
 
     def inner(self, model):
@@ -92,7 +110,7 @@ class ChatTask(Task):
         """Reads the model of the folder."""
         return read_language_model(self.folder, chat=True, **options)[0]
 
-    def batches(self, model, rows):
+    def batches(self, model, rows, weighted=False):
         """Makes the batches of rows."""
         options = {"seed": self.recipe.seed, "pad_id": model.pad_id}
         length = length_of(self, model.max_positions)
@@ -130,7 +148,7 @@ class ChatTask(Task):
 class LabelTask(Task):
     """An encoder learns the label of each text, or of each pair of texts, with a new head."""
 
-    columns = "text,label"
+    columns, has_classes = "text,label", True
     length, learning_rate, lora_rate = 128, 5e-5, 2e-4
 
     def read(self, path):
@@ -157,13 +175,14 @@ class LabelTask(Task):
         inner = 0.0 if Checkpoint(self.folder).family.model_type == "bert" else head.dropout
         return model.with_head(head, Pooler(dropout=inner))
 
-    def batches(self, model, rows):
+    def batches(self, model, rows, weighted=False):
         """Makes the batches of rows. A text that is too long is cut."""
         *texts, names = zip(*rows, strict=True)
         labels = self._numbers(model, names)
         x = packed(model, self.tokenizer, length_of(self, model.embeddings.max_length), *texts)
         y = np.array([labels[name] for name in names], "int32")
-        return Rows(x, y, model.pad_id, self.recipe.batch_size, self.recipe.seed)
+        weights = weights_of_classes(y) if weighted else None
+        return Rows(x, y, model.pad_id, self.recipe.batch_size, self.recipe.seed, weights)
 
     def _numbers(self, model, names):
         """Returns the number of each label of a head, a dict, of which the names must be."""
@@ -189,10 +208,19 @@ class LabelTask(Task):
         """Returns the layers that are trained whole beside adapters."""
         return [each for each in (model.pooler, model.head) if each is not None]
 
+    def servable(self, model, **options):
+        """Makes what answers with labels."""
+        return Classifier(model, self.tokenizer, length_of(self, model.embeddings.max_length), **options)
+
+    def scores(self, model, rows):
+        """Returns the table of the labels' scores."""
+        options = {"pairs": True} if len(rows[0]) > 2 else {}
+        return evaluate_labels(self.servable(model, **options), rows).lines()
+
     def samples(self, model, rows):
         """Yields lines with texts and their likeliest labels."""
         *texts, names = zip(*rows, strict=True)
-        classifier = Classifier(model, self.tokenizer, pairs=len(texts) > 1)
+        classifier = self.servable(model, pairs=len(texts) > 1)
         answers = classifier.classify(*(list(each) for each in texts))
         for *parts, name, (label, share) in zip(*texts, names, answers, strict=True):
             yield f"{' | '.join(map(short, parts))}  ->  {label} ({share:.0%}; {name} is right)"
@@ -227,32 +255,18 @@ class TagTask(LabelTask):
             return model
         return model.with_head(TaggingHead(len(labels), dropout=0.1, labels=labels))
 
-    def batches(self, model, rows):
+    def batches(self, model, rows, weighted=False):
         """Makes the batches of sentences. A sentence that is too long is cut."""
-        room = length_of(self, model.embeddings.max_length)
-        numbers = self._numbers(model, [label for _, labels in rows for label in labels])
-        ends = [self.tokenizer.eos_id], [IGNORED]
-        starts = ([self.tokenizer.bos_id], [IGNORED]) if model.starts_with_cls else ([], [])
-        lines, cut = [], 0
-        for words, labels in rows:
-            # A word inside a text has a blank before it, which some pieces begin with.
-            pieces = self.tokenizer.tokenize([f" {word}" if i else word for i, word in enumerate(words)])
-            line = list(starts[0]), list(starts[1])
-            for ids, label in zip(pieces.to_list(), labels, strict=True):
-                line[0].extend(ids)
-                line[1].extend([numbers[label], *[IGNORED] * len(ids)][: len(ids)])
-            cut += len(line[0]) > room - 1
-            lines.append([part[: room - 1] + end for part, end in zip(line, ends, strict=True)])
-        if cut:
-            log.warning("%d of %d sentences are cut at %d tokens (`length`)", cut, len(rows), room)
-        token_ids, targets = (
-            keras.utils.pad_sequences([line[i] for line in lines], padding="post", value=value)
-            for i, value in enumerate((model.pad_id, IGNORED))
+        sentences, names = zip(*rows, strict=True)
+        x, words = packed_words(
+            model, self.tokenizer, length_of(self, model.embeddings.max_length), sentences
         )
-        x = {"token_ids": token_ids}
-        if model.embeddings.segments is not None:
-            x["segment_ids"] = np.zeros_like(token_ids)
-        return Rows(x, targets, model.pad_id, self.recipe.batch_size, self.recipe.seed)
+        numbers = self._numbers(model, [label for labels in names for label in labels])
+        y = np.full_like(words, IGNORED)
+        for row, place in zip(*np.nonzero(words >= 0), strict=True):
+            y[row, place] = numbers[names[row][words[row, place]]]
+        weights = weights_of_classes(y) if weighted else None
+        return Rows(x, y, model.pad_id, self.recipe.batch_size, self.recipe.seed, weights)
 
     def loss(self, model):
         """Returns the loss and the metrics."""
@@ -262,11 +276,19 @@ class TagTask(LabelTask):
         """Returns an output of the model, to make the metrics of."""
         return np.zeros((*y.shape, model.head.num_classes), "float32")
 
+    def servable(self, model):
+        """Makes what answers with labels."""
+        return Tagger(model, self.tokenizer, length_of(self, model.embeddings.max_length))
+
+    def scores(self, model, rows):
+        """Returns the table of the entities' scores."""
+        return evaluate_labels(self.servable(model), rows).lines()
+
     def samples(self, model, rows):
-        """Yields lines with the labels of the pieces of a sentence."""
-        tagger = Tagger(model, self.tokenizer)
-        for tagged in tagger.tag([" ".join(words) for words, _ in rows]):
-            yield short(" ".join(f"{piece}/{label}" for piece, label, _ in tagged))
+        """Yields lines with the words of a sentence and their labels."""
+        sentences = [words for words, _ in rows]
+        for words, labels in zip(sentences, labels_of_words(self.servable(model), sentences), strict=True):
+            yield short(" ".join(f"{word}/{label}" for word, label in zip(words, labels, strict=True)))
 
 
 class MatchTask(Task):
@@ -308,7 +330,7 @@ class MatchTask(Task):
         encoder = with_dense_modules(encoder, self.folder)
         return TextGroups(encoder, embedder_options(self.folder)["pooling"], dtype=encoder.dtype_policy)
 
-    def batches(self, model, rows):
+    def batches(self, model, rows, weighted=False):
         """Makes the batches of groups of texts. A text that is too long is cut."""
         options = embedder_arguments(self.folder, model.encoder)
         limit, prompt = length_of(self, options.get("max_source_length")), options.get("prompt", "")

@@ -16,13 +16,13 @@ class Tokenizer(tf.Module):
     """Base class of the tokenizers.
 
     A subclass sets `_pieces`, a list with the text of each id, and defines `tokenize`, `detokenize`, `written`,
-    `content` (the bytes of its file) and `load`; and `_located` for `spans`.
+    `content` (the bytes of its file) and `load`; and `locate` for `spans`.
     """
 
     @property
     def hides_characters(self):
         """The arguments because of which `spans` cannot find the characters of an id, a dict by name."""
-        return {} if type(self)._located is not Tokenizer._located else {"tokenizer": type(self).__name__}
+        return {} if type(self).locate is not Tokenizer.locate else {"tokenizer": type(self).__name__}
 
     def pieces(self, ids):
         """Returns the text of each id, for people to look at.
@@ -60,11 +60,11 @@ class Tokenizer(tf.Module):
         check(not self.hides_characters, rule, **self.hides_characters)
         texts = valid_utf8(tf.convert_to_tensor(strings, tf.string))
         characters = characters_of(texts)
-        ids, sizes, starts, ends = self._located(texts, characters)
+        ids, sizes, starts, ends = self.locate(texts, characters)
         starts, ends, begins = spans_of(characters, sizes, starts, ends)
         return ids, starts, ends, self._begins(ids, begins)
 
-    def _located(self, texts, characters):
+    def locate(self, texts, characters):
         """Returns the ids of texts, and `sizes`, `starts` and `ends` of `spans_of`."""
         raise NotImplementedError
 

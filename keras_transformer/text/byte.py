@@ -52,7 +52,7 @@ class ByteTokenizer(Tokenizer):
         values = tf.reshape(tf.io.decode_raw(pieces.flat_values, tf.uint8), [-1])
         return pieces.with_flat_values(tf.cast(values, tf.int32) + FIRST_BYTE)
 
-    def _located(self, texts, characters):
+    def locate(self, texts, characters):
         ids = self.tokenize(texts)
         starts = tf.ragged.range(ids.row_lengths())
         starts = ids.with_flat_values(tf.cast(starts.flat_values, tf.int32))

@@ -238,7 +238,7 @@ class BytePairTokenizer(Tokenizer):
         found = {"added_tokens": bool(self._added), "nfc": self._nfc, "missing_bytes": changes}
         return {name: value for name, value in found.items() if value}
 
-    def _located(self, texts, characters):
+    def locate(self, texts, characters):
         ids, sizes = self.tokenize(texts), bytes_of(characters)
         lengths = ids.with_flat_values(tf.strings.length(tf.gather(self._texts, ids.flat_values)))
         # A blank that was put before a text is none of its characters.

@@ -1,7 +1,6 @@
 """A tokenizer of SentencePiece subwords."""
 
 import base64
-import hashlib
 import io
 import json
 import math
@@ -10,10 +9,8 @@ import re
 import numpy as np
 import sentencepiece
 import tensorflow as tf
-import tensorflow_text as tf_text
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
-from tensorflow_text.python.ops import sentencepiece_tokenizer
 
 from keras_transformer.checks import check, check_choice
 from keras_transformer.text.added_tokens import AddedToken, AddedTokens, as_added_tokens, join
@@ -29,11 +26,9 @@ from keras_transformer.text.base import (
     valid_utf8,
 )
 from keras_transformer.text.character_map import check_character_map
+from keras_transformer.text.sentence_piece_ops import BLANK, SPECIAL, normalizer_of, ops_of
 from keras_transformer.untrusted import read_small
 
-# SentencePiece writes it instead of a space.
-BLANK = "\u2581"
-SPECIAL = {"pad_id": "<pad>", "unk_id": "<unk>", "bos_id": "<s>", "eos_id": "</s>"}
 LONGEST_PIECE = 4096  # characters
 # SentencePiece refuses a lower `max_sentence_length`.
 LEAST_LIMIT = 10
@@ -126,7 +121,7 @@ class SentencePieceTokenizer(Tokenizer):
             check(not trims, "`blank` must be None for a model that removes blanks.", blank=blank)
             proto.normalizer_spec.add_dummy_prefix = False
             processor.LoadFromSerializedProto(proto.SerializeToString())
-        self._ops = _ops(proto, tf.int32 if vocabulary is None else tf.string)
+        self._ops = ops_of(proto, tf.int32 if vocabulary is None else tf.string)
         if vocabulary is not None or self.added_tokens or blank is not None:
             self._texts = tf.constant([self._text_of(piece) for piece in self._pieces])
         if vocabulary is not None:
@@ -150,7 +145,7 @@ class SentencePieceTokenizer(Tokenizer):
         normalizes = bool(proto.normalizer_spec.precompiled_charsmap)
         self._normalizer = None
         if normalizes and any(token.normalized for token in self.added_tokens):
-            self._normalizer = _ops(_normalizer_of(proto), tf.string)
+            self._normalizer = ops_of(normalizer_of(proto), tf.string)
         self._added = AddedTokens(
             [*self.added_tokens, *symbols],
             ids,
@@ -274,7 +269,7 @@ class SentencePieceTokenizer(Tokenizer):
     def hides_characters(self):
         return {"added_tokens": self.added_tokens or "symbols"} if self._added else {}
 
-    def _located(self, texts, characters):
+    def locate(self, texts, characters):
         parts, _, _ = self._parts(texts)
         pieces, starts, ends = self._ops.tokenize_with_offsets(parts)
         # A blank that was put before a text is none of its characters.
@@ -411,39 +406,6 @@ def _ids_of(vocabulary):
             f"Received: {len(vocabulary)} pieces, {len(ids)} different str."
         )
     return ids
-
-
-def _ops(proto, dtype):
-    """Returns TensorFlow's operations of a model, whose pieces are strings or ids."""
-    model = proto.SerializeToString()
-    ops = tf_text.SentencepieceTokenizer(model, dtype)
-    ops._model_resource = _NamedResource(model, None)
-    return ops
-
-
-def _normalizer_of(proto):
-    """Returns a model that knows only the blank: the rest of a text is unknown to it, and comes out normalised."""
-    model = sentencepiece_model_pb2.ModelProto()
-    model.normalizer_spec.CopyFrom(proto.normalizer_spec)
-    model.normalizer_spec.add_dummy_prefix = model.normalizer_spec.remove_extra_whitespaces = False
-    model.pieces.add(piece=SPECIAL["unk_id"], type=2)
-    model.pieces.add(piece=BLANK)
-    return model
-
-
-class _NamedResource(sentencepiece_tokenizer._SentencepieceModelResource):
-    """A SentencePiece model in TensorFlow's memory, with a name.
-
-    Without a name, the model lives only as long as the kernel that loaded it. `tf.random.set_seed` removes all
-    kernels, so a new seed would break every tokenizer. This class uses private names of tensorflow-text, so setup.cfg
-    pins its version.
-    """
-
-    def _create_resource(self):
-        name = hashlib.sha256(self._model).hexdigest()
-        return sentencepiece_tokenizer.gen_sentencepiece_tokenizer.sentencepiece_op(
-            model=self._model, shared_name=name
-        )
 
 
 def _trained(sentences, **options):

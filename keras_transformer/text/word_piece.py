@@ -208,7 +208,7 @@ class WordPieceTokenizer(Tokenizer):
     def hides_characters(self):
         return {"added_tokens": self.added_tokens} if self.added_tokens else {}
 
-    def _located(self, texts, characters):
+    def locate(self, texts, characters):
         # A character is normalised alone, as it is inside a text.
         normal = _with_spaced_signs(self._normalized(characters.flat_values))
         normal = characters.with_flat_values(tf.strings.regex_replace(normal, _BLANK, " "))

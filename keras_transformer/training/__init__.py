@@ -11,6 +11,7 @@ from keras_transformer.training.checkpoints import (
     load_checkpoint,
 )
 from keras_transformer.training.divergence import Diverged, StopOnNaN, check_finite
+from keras_transformer.training.label_scores import LabelScores, entity_scores, label_scores
 from keras_transformer.training.progress import Progress
 from keras_transformer.training.scores import corpus_scores
 from keras_transformer.training.tensorboard import TensorBoard
@@ -20,6 +21,7 @@ __all__ = [
     "AdamW",
     "Checkpoint",
     "Diverged",
+    "LabelScores",
     "Muon",
     "Progress",
     "SavedState",
@@ -32,5 +34,7 @@ __all__ = [
     "check_finite",
     "checkpoints",
     "corpus_scores",
+    "entity_scores",
+    "label_scores",
     "load_checkpoint",
 ]

@@ -336,3 +336,32 @@ def test_wrong_recipes_and_folders_are_refused(llama, bert, chats, table, tmp_pa
         runs.tune(recipe(), llama, chats, tmp_path / "other")
     with locked(tmp_path / "run"), pytest.raises(ValueError, match="another process"):
         runs.tune(recipe(), llama, chats, tmp_path / "run")
+
+
+def test_a_rare_class_counts_as_much_as_a_frequent_one(bert, tmp_path):
+    table = tmp_path / "days.csv"
+    rows = ["good day,good", "good night,good", "day good,good", "bad day,bad"]
+    table.write_text("text,label\n" + "\n".join(rows))
+    task = task_of(bert, recipe(class_weights=True), table)
+    model = task.make_model(task.read(table))
+    batches = task.batches(model, task.read(table), weighted=True)
+    (_, y, weights), *_ = batches.dataset(epochs=1)
+    assert model.head.labels == ["bad", "good"]
+    expected = {0: 4 / (2 * 1), 1: 4 / (2 * 3)}
+    np.testing.assert_allclose(weights, [expected[int(each)] for each in y])
+
+
+def test_the_words_of_a_class_have_one_weight_and_other_pieces_none(bert, tmp_path):
+    path = tmp_path / "words.conll"
+    path.write_text("good G\nday O\nnight O\n\nday O\n")
+    task = task_of(bert, recipe(class_weights=True), path)
+    rows = task.read(path)
+    model = task.make_model(rows)
+    (_, y, weights), *_ = task.batches(model, rows, weighted=True).dataset(epochs=1)
+    np.testing.assert_allclose(weights, np.select([y == 0, y == 1], [4 / (2 * 1), 4 / (2 * 3)], 0))
+    assert np.count_nonzero(weights) == 4 and model.head.labels == ["G", "O"]
+
+
+def test_class_weights_are_for_labels(llama):
+    with pytest.raises(ValueError, match="for an encoder that learns labels"):
+        task_of(llama, recipe(class_weights=True), "chats.jsonl")
