@@ -40,6 +40,7 @@ def write_adapter(folder, model, family, config, base):
         layers = {id(layer.kernel): layer for layer in adapted}
         tensors = list(without_copies(family.make_tensors(model)))
     parts = {tensor.name: [layers.pop(id(weight), None) for weight in tensor.weights] for tensor in tensors}
+    stabilized = all(getattr(layer, "lora_rank_stabilized", False) for layer in adapted)
     lost = [layer.path for layer in layers.values()]
     check(not lost, f"Each adapter must belong to a tensor of a {family.model_type!r} model.", layers=lost)
     task = _task(model, config)
@@ -57,8 +58,8 @@ def write_adapter(folder, model, family, config, base):
     sizes, written = {}, [tensor._replace(name=BEGINNING + name) for name, tensor in whole.items()]
     for tensor in tensors:
         if any(parts[tensor.name]):
-            low, high, rank, alpha = _matrices(tensor, parts[tensor.name])
-            sizes[_module(tensor)] = rank, alpha
+            low, high, rank, scale = _matrices(tensor, parts[tensor.name])
+            sizes[_module(tensor)] = rank, scale * (rank**0.5 if stabilized else rank)
             for name, value in (("lora_A", low), ("lora_B", high)):
                 axes = tuple(range(value.ndim))
                 written.append(
@@ -83,7 +84,8 @@ def write_adapter(folder, model, family, config, base):
             "target_modules": _shortest(sizes, {_module(each) for each in (*tensors, *whole.values())}),
             "modules_to_save": sorted(trained | {name.partition(".")[0] for name in whole}) or None,
             "fan_in_fan_out": any(any(parts[tensor.name]) and tensor.axes == (0, 1) for tensor in tensors),
-            "lora_dropout": 0.0,
+            "use_rslora": stabilized,
+            "lora_dropout": max(getattr(layer, "lora_dropout", 0.0) for layer in adapted),
             "bias": "none",
             "inference_mode": True,
         },
@@ -117,7 +119,7 @@ def _module(tensor):
 
 
 def _matrices(tensor, layers):
-    """Returns the matrices of an adapter as PEFT has them, its rank and its alpha.
+    """Returns the matrices of an adapter as PEFT has them, its rank and the factor of their product.
 
     A tensor that holds several kernels side by side gets one adapter: the ranks are those of all its layers together,
     and each layer's outputs read their own.
@@ -147,7 +149,7 @@ def _matrices(tensor, layers):
             joined_high[column : column + width, rows] = high * (layer.lora_alpha / layer.lora_rank / scale)
             row += layer.lora_rank
         column += width
-    return joined_low, joined_high, rank, scale * rank
+    return joined_low, joined_high, rank, scale
 
 
 def _shortest(adapted, modules):

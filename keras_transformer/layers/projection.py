@@ -6,10 +6,11 @@ import string
 
 import keras
 
-from keras_transformer.checks import check, check_dense
+from keras_transformer.checks import check, check_dense, check_share
 from keras_transformer.execution import ops
 from keras_transformer.execution.inference import Operands, held
 from keras_transformer.execution.int8 import OneProduct, column_sums, int8_product
+from keras_transformer.layers.residual import Dropout
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -25,6 +26,8 @@ class Projection(OneProduct, keras.layers.EinsumDense):
     Args:
         equation: Equation of the einsum. With `...` the input may have any rank.
         output_shape: Shape of the output without the batch axis, and without the axes of `...`.
+        lora_dropout: Share of the input of LoRA's matrices dropped in training, as in PEFT. It is used once LoRA is
+            enabled.
         **kwargs: The other arguments of `keras.layers.EinsumDense`, such as `bias_axes` and `kernel_initializer`.
 
     Call arguments:
@@ -39,8 +42,15 @@ class Projection(OneProduct, keras.layers.EinsumDense):
 
     any_rank = False
     contracted = 0
+    # The layer that drops inputs of LoRA's matrices, or None.
+    lora_drop = None
     # Whether `kernel` is a matrix at this moment, for Keras's `enable_lora`.
     _shows_matrix = False
+
+    def __init__(self, equation, output_shape, *, lora_dropout=0.0, **kwargs):
+        super().__init__(equation, output_shape, **kwargs)
+        check_share(lora_dropout=lora_dropout)
+        self.lora_dropout = lora_dropout
 
     def build(self, input_shape):
         if "..." in self.equation:
@@ -62,7 +72,20 @@ class Projection(OneProduct, keras.layers.EinsumDense):
         if self.any_rank:
             self.input_spec = None
 
-    def enable_lora(self, rank, lora_alpha=None, **kwargs):
+    def enable_lora(self, rank, lora_alpha=None, lora_dropout=None, **kwargs):
+        """Freezes the kernel and gives it LoRA's matrices, as Keras's `enable_lora`.
+
+        Args:
+            rank: Rank of the matrices.
+            lora_alpha: Their product counts `lora_alpha / rank` times; `rank` when None.
+            lora_dropout: As in the constructor; its value when None.
+            **kwargs: `a_initializer` and `b_initializer`.
+        """
+        if lora_dropout is not None:
+            check_share(lora_dropout=lora_dropout)
+            self.lora_dropout = lora_dropout
+        rule = "`lora_dropout` needs an equation whose contracted axes are the last of the input."
+        check(not self.lora_dropout or self._is_own_product, rule, equation=self.equation)
         # Keras has its own product of int4 and its like.
         self._shows_matrix = self._is_own_product
         # Keras 3.16 reads this one instead of `kernel`.
@@ -75,6 +98,10 @@ class Projection(OneProduct, keras.layers.EinsumDense):
             self._shows_matrix = False
             if shape:
                 self.kernel_shape = shape
+        if self.lora_dropout:
+            self._tracker.unlock()
+            self.lora_drop = Dropout(self.lora_dropout, dtype=self.compute_dtype, name="lora_drop")
+            self._tracker.lock()
 
     @property
     def kernel(self):
@@ -108,10 +135,10 @@ class Projection(OneProduct, keras.layers.EinsumDense):
         check_dense(inputs=inputs)
         if not self.contracted:
             return super().call(inputs, training=training)
-        return self._projected(inputs, held().get(self) or self.operands())
+        return self._projected(inputs, self._operands_of(training))
 
     def quantized_call(self, inputs, training=None):
-        operands = held().get(self) or self.operands()
+        operands = self._operands_of(training)
         if operands is not None:
             return self._projected(inputs, operands)
         if not self.any_rank:
@@ -119,22 +146,32 @@ class Projection(OneProduct, keras.layers.EinsumDense):
         rows = ops.reshape(inputs, (-1, *inputs.shape[len(inputs.shape) - self.contracted :]))
         return self._with_axes(self.in_precision_of_scales(super().quantized_call, rows), inputs)
 
-    def operands(self):
+    def _operands_of(self, training):
+        """Returns the operands that are held, or new ones if some inputs of LoRA's matrices are dropped."""
+        drops = bool(training) and self.lora_drop is not None
+        return self.operands(drops=True) if drops else held().get(self) or self.operands()
+
+    def operands(self, drops=False):
         is_int8 = self.quantization_mode == "int8"
         if not self.contracted or (self.quantization_mode is not None and self.int8_parts is None):
             return None
         bias = None if self.bias is None else ops.reshape(ops.cast(self.bias, self.compute_dtype), (-1,))
-        kernel = self.int8_kernel if is_int8 else ops.cast(self.kernel, self.compute_dtype)
+        kernel = (
+            self.int8_kernel
+            if is_int8
+            else ops.cast(self._plain_kernel if drops else self.kernel, self.compute_dtype)
+        )
+        lora = self._lora(drops) if drops or (is_int8 and self.lora_enabled) else None
         k = math.prod(kernel.shape[: self.contracted])
         if not is_int8:
-            return Operands(ops.reshape(kernel, (k, -1)), bias=bias)
+            return Operands(ops.reshape(kernel, (k, -1)), bias=bias, lora=lora)
         return Operands(
             ops.reshape(ops.convert_to_tensor(kernel), (k, -1)),
             ops.reshape(self.kernel_scale, (-1,)),
             bias,
             sums=column_sums(kernel, self.summed_axes, self.int8_parts),
             parts=self.int8_parts,
-            lora=self._lora() if self.lora_enabled else None,
+            lora=lora,
         )
 
     def _projected(self, inputs, operands):
@@ -145,11 +182,17 @@ class Projection(OneProduct, keras.layers.EinsumDense):
         x = self._with_axes(product_of(rows, operands), inputs)
         return x if self.activation is None else self.activation(x)
 
-    def _lora(self):
-        """Returns a function that computes what LoRA adds to the product of rows `(m, k)` by an int8 kernel."""
+    def _lora(self, drops):
+        """Returns a function that computes what LoRA adds to the product of rows `(m, k)`."""
         low, high = (ops.cast(x, self.compute_dtype) for x in (self.lora_kernel_a, self.lora_kernel_b))
         factor = self.lora_alpha / self.lora_rank
-        return lambda rows: ops.matmul(ops.matmul(rows, low), high) * factor
+        drop = self.lora_drop if drops else None
+
+        def product(rows):
+            rows = rows if drop is None else drop(rows, training=True)
+            return ops.matmul(ops.matmul(rows, low), high) * factor
+
+        return product
 
     def save_own_variables(self, store):
         is_merged = self._has_matrices and self.quantization_mode == "int8"
@@ -194,7 +237,7 @@ class Projection(OneProduct, keras.layers.EinsumDense):
         if self.any_rank:
             letter = self.equation[0]
             config["equation"] = self.equation.replace(letter, "...")
-        return config
+        return {**config, "lora_dropout": self.lora_dropout} if self.lora_dropout else config
 
 
 def _contracted_axes(equation):

@@ -231,7 +231,8 @@ def _begun(recipe, task, rows):
         family = HuggingFaceFolder(task.folder).family
         names = None if recipe.targets == "all" else (recipe.targets or TARGETS).split(",")
         targets = names if names is None else targets_of(task.inner(model), family, names)
-        add_adapters(model, recipe.lora, targets, recipe.alpha)
+        options = {"dropout": recipe.lora_dropout, "rank_stabilized": recipe.rank_stabilized}
+        add_adapters(model, recipe.lora, targets, recipe.alpha, **options)
         for layer in task.new_layers(model):
             for weight in layer.weights:
                 weight.trainable = True
@@ -268,9 +269,10 @@ def _compile(recipe, task, model, steps):
 
 def _report(model, batches, rows, held_out, say):
     trained = sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)
+    size = sum(weight.numpy().nbytes for weight in model.weights) / 1e6
     say(
-        f"{model.count_params():,} parameters, {trained:,} of them trained; {rows:,} rows to train on, "
-        f"{batches.steps} batches an epoch; {held_out:,} rows to validate with"
+        f"{model.count_params():,} parameters of {size:,.1f} MB, {trained:,} of them trained; {rows:,} rows to "
+        f"train on, {batches.steps} batches an epoch; {held_out:,} rows to validate with"
     )
 
 

@@ -26,6 +26,10 @@ class TuningRecipe:
         "freeze the model, and train only LoRA's adapters of this rank (default: all weights are trained)",
     )
     alpha: float | None = option(None, "factor of the adapters times their rank (default: the rank)")
+    rank_stabilized: bool = option(
+        False, "with lora: alpha is divided by the root of the rank, not by the rank (rsLoRA)"
+    )
+    lora_dropout: float = option(0.0, "with lora: share of the adapters' inputs dropped in training")
     targets: str | None = option(
         None,
         "with lora: which dense layers get an adapter, the ends of their paths with commas between them, or `all`",
@@ -80,12 +84,12 @@ class TuningRecipe:
         values = {name: getattr(self, name) for name in names}
         check_positive(**{name: value for name, value in values.items() if value is not None})
         check_count(0, samples=self.samples, seed=self.seed)
-        check_share(warmup=self.warmup, weight_decay=self.weight_decay)
+        check_share(warmup=self.warmup, weight_decay=self.weight_decay, lora_dropout=self.lora_dropout)
         check_range(0, 1, above=True, hold_out=self.hold_out)
         values = {name: getattr(self, name) for name in ("alpha", "learning_rate", "clip_norm")}
         check_range(0, above=True, **{name: value for name, value in values.items() if value is not None})
         check_choices(self)
-        for name in ("alpha", "adapter", "targets"):
+        for name in ("alpha", "adapter", "targets", "rank_stabilized", "lora_dropout"):
             rule = f"`{name}` needs `lora`."
             check(self.lora is not None or not getattr(self, name), rule, **{name: getattr(self, name)})
         fits = self.precision != "int8" or self.adapter

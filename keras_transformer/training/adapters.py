@@ -8,8 +8,16 @@ import zipfile
 import keras
 import numpy as np
 
-from keras_transformer.checks import check, check_finite_weights, check_positive, check_range, printable
+from keras_transformer.checks import (
+    check,
+    check_finite_weights,
+    check_positive,
+    check_range,
+    check_share,
+    printable,
+)
 from keras_transformer.keras_internals import sublayers
+from keras_transformer.layers import Projection
 from keras_transformer.models.base import ADAPTED
 from keras_transformer.untrusted import BAD_ZIP, open_arrays, open_regular, read_array, read_json_entry
 
@@ -18,7 +26,7 @@ STATE = "adapters.npz"
 DENSE = (keras.layers.Dense, keras.layers.EinsumDense)
 
 
-def add_adapters(model, rank, targets=None, alpha=None):
+def add_adapters(model, rank, targets=None, alpha=None, *, dropout=0.0, rank_stabilized=False):
     """Freezes all weights of a model, and gives its dense layers low-rank adapters by Keras's `enable_lora`.
 
     Hu et al., 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1. Compile the model after this
@@ -29,12 +37,15 @@ def add_adapters(model, rank, targets=None, alpha=None):
         rank: The rank of the adapters, an int.
         targets: Which dense layers get an adapter, a list; all when None. A str is the end of a layer's path, such as
             "query" or "feed_forward/inner"; a layer is itself.
-        alpha: The product of a layer's two matrices counts `alpha / rank` times; `rank` when None. Rank-stabilised
-            adapters (Kalajdzievski, 2023) have `alpha * rank ** 0.5` here.
+        alpha: The product of a layer's two matrices counts `alpha / rank` times; `rank` when None.
+        dropout: Share of the adapters' inputs dropped in training, for dense layers of this library: those of its
+            attention and its feed-forward networks.
+        rank_stabilized: Whether the product counts `alpha / rank ** 0.5` times (Kalajdzievski, 2023, "A Rank
+            Stabilization Scaling Factor"), as `use_rslora` of PEFT.
 
     Raises:
-        ValueError: If `rank` or `alpha` is not positive, the model has no weights yet, or a target is no dense layer of
-            the model.
+        ValueError: If `rank` or `alpha` is not positive, `dropout` is not in [0, 1), the model has no weights yet or
+            has adapters, a target is no dense layer of the model, or an adapter cannot drop its inputs.
 
     >>> model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3), keras.layers.Dense(3, name="last")])
     >>> add_adapters(model, 2, targets=["last"])
@@ -42,6 +53,7 @@ def add_adapters(model, rank, targets=None, alpha=None):
     [(3, 2), (2, 3)]
     """
     check_positive(rank=rank)
+    check_share(dropout=dropout)
     if alpha is not None:
         check_range(0, above=True, alpha=alpha)
     check(
@@ -50,15 +62,33 @@ def add_adapters(model, rank, targets=None, alpha=None):
         model=model.name,
     )
     layers = _dense(model)
+    rule = (
+        "The model has adapters already, and can have one set. Write them with `to_huggingface(..., adapter=)`, or add "
+        "them to the kernels with `to_huggingface`, and read the model again."
+    )
+    check(not any(layer.lora_enabled for layer in layers), rule, rank=adapter_rank(model))
     for target in () if targets is None else targets:
         names = sorted({layer.name for layer in layers})
         rule = f"Each of `targets` must be the end of a dense layer's path, or the layer. Their names are {names}."
         check(any(_is_target(layer, target) for layer in layers), rule, target=target)
+    adapted = [
+        layer for layer in layers if targets is None or any(_is_target(layer, target) for target in targets)
+    ]
+    others = [layer.path for layer in adapted if not isinstance(layer, Projection)]
+    rule = "`dropout` is for dense layers of this library: leave the others out of `targets`."
+    check(not (dropout and others), rule, others=others[:5])
     for weight in model.weights:
         weight.trainable = False
-    for layer in layers:
-        if targets is None or any(_is_target(layer, target) for target in targets):
-            layer.enable_lora(rank, lora_alpha=alpha)
+    for layer in adapted:
+        factor = (rank if alpha is None else alpha) * (rank**0.5 if rank_stabilized else 1)
+        _enable(layer, rank, factor, dropout, rank_stabilized)
+
+
+def _enable(layer, rank, alpha, dropout, rank_stabilized):
+    """Gives a layer an adapter; `alpha` counts as in Keras, whether it is rank-stabilized or not."""
+    layer.enable_lora(rank, lora_alpha=alpha, **({"lora_dropout": dropout} if dropout else {}))
+    # Only a file of PEFT says it.
+    layer.lora_rank_stabilized = bool(rank_stabilized)
 
 
 def _is_target(layer, target):
@@ -113,6 +143,10 @@ def write_state(model, path):
             file,
             ranks=np.array([layer.lora_rank or 0 for layer in _dense(model)], int),
             alphas=np.array([layer.lora_alpha or 0 for layer in _dense(model)], float),
+            dropouts=np.array([getattr(layer, "lora_dropout", 0) for layer in _dense(model)], float),
+            stabilized=np.array(
+                [getattr(layer, "lora_rank_stabilized", False) for layer in _dense(model)], bool
+            ),
             trainable=np.array([weight.trainable for weight in model.weights], bool),
             **values,
         )
@@ -140,21 +174,28 @@ def restore_state(model, path):
     check(isinstance(config, dict), f"{path} must say how the model was compiled.", compile_config=config)
     with open_arrays(path, STATE) as values:
         layers = _dense(model)
-        ranks, alphas = (read_array(values, name, path) for name in ("ranks", "alphas"))
+        names = ("ranks", "alphas", "dropouts", "stabilized")
+        ranks, alphas, dropouts, stabilized = (read_array(values, name, path) for name in names)
         # The adapters of rank 1 have at least this many numbers of four bytes: a kernel (k, n) has k + n.
         widths = np.array([2 * math.isqrt(math.prod(layer.kernel.shape)) for layer in layers], float)
         fits = (
-            ranks.shape == alphas.shape == widths.shape
+            ranks.shape == alphas.shape == dropouts.shape == stabilized.shape == widths.shape
             and ranks.dtype.kind in "iu"
-            and alphas.dtype.kind == "f"
+            and alphas.dtype.kind == dropouts.dtype.kind == "f"
+            and stabilized.dtype == bool
         )
         most = os.path.getsize(path) // 4
         fits = fits and np.all(ranks >= 0) and np.all(np.isfinite(alphas)) and np.sum(ranks * widths) <= most
+        fits = fits and np.all((dropouts >= 0) & (dropouts < 1))
+        fits = fits and all(
+            isinstance(layer, Projection) for layer, rate in zip(layers, dropouts, strict=True) if rate
+        )
         rule = f"{path} must hold a rank and an alpha for each dense layer, with adapters of at most {most} numbers."
         check(fits, rule, ranks=ranks.tolist())
-        for layer, rank, alpha in zip(layers, ranks.tolist(), alphas.tolist(), strict=True):
+        columns = (each.tolist() for each in (ranks, alphas, dropouts, stabilized))
+        for layer, rank, *others in zip(layers, *columns, strict=True):
             if rank:
-                layer.enable_lora(rank, lora_alpha=alpha)
+                _enable(layer, rank, *others)
         trainable = read_array(values, "trainable", path)
         rule = f"{path} must say of each weight whether it is trained."
         fits = trainable.dtype == bool and trainable.shape == (len(model.weights),)

@@ -154,3 +154,10 @@ def test_peft_loads_the_folder(case, tmp_path):
     real = np.ones(found.shape[:-1], bool) if real is None or real.shape != found.shape[:-1] else real
     np.testing.assert_allclose(found[real.astype(bool)], expected[real.astype(bool)], atol=5e-4)
     assert torch.is_grad_enabled()
+
+
+def test_an_adapter_says_its_dropout_and_the_root_of_its_rank(tmp_path):
+    model = tuned(CONFIGS["llama"], tmp_path, rank=3, alpha=6, dropout=0.25, rank_stabilized=True)
+    config = assert_read_back(model, tmp_path)
+    expected = {"use_rslora": True, "lora_dropout": 0.25, "r": 3, "lora_alpha": pytest.approx(6)}
+    assert {name: config[name] for name in expected} == expected

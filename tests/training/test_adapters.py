@@ -18,12 +18,12 @@ from keras_transformer.training import (
 from keras_transformer.training.adapters import write_state
 
 
-def adapted(everywhere=True):
+def adapted(everywhere=True, **options):
     """A compiled language model with adapters of rank 2; or of rank 3 on the values alone, and trained norms."""
     keras.utils.set_random_seed(3)
     model = LanguageModel(Embeddings(13, 4), Decoder([DecoderLayer(2, 5)]))
     if everywhere:
-        add_adapters(model, 2)
+        add_adapters(model, 2, **options)
     else:
         model.decoder.layers[0].self_attention.value_dense.enable_lora(3, lora_alpha=7)
         for weight in model.trainable_weights:
@@ -63,10 +63,14 @@ def test_models_and_ranks_without_adapters_are_refused(model, rank, rule):
         add_adapters(model, rank)
 
 
-@pytest.mark.parametrize("everywhere", [True, False])
-def test_a_training_of_adapters_resumes_as_if_it_had_never_stopped(everywhere, tmp_path):
-    whole = trained(adapted(everywhere), tmp_path / "whole", epochs=2)
-    trained(adapted(everywhere), tmp_path / "parts", epochs=1)
+@pytest.mark.parametrize(
+    ("everywhere", "options"),
+    [(True, {}), (False, {}), (True, {"dropout": 0.3, "rank_stabilized": True})],
+    ids=["everywhere", "values", "dropout"],
+)
+def test_a_training_of_adapters_resumes_as_if_it_had_never_stopped(everywhere, options, tmp_path):
+    whole = trained(adapted(everywhere, **options), tmp_path / "whole", epochs=2)
+    trained(adapted(everywhere, **options), tmp_path / "parts", epochs=1)
     loaded = load_checkpoint(checkpoints(tmp_path / "parts")[0].path)
     paths = [[weight.name for weight in each.trainable_weights] for each in (loaded, whole)]
     assert paths[0] == paths[1]
@@ -125,3 +129,30 @@ def test_targets_and_alphas_that_do_not_fit_are_refused(options):
     with pytest.raises(ValueError, match=next(iter(options)).removesuffix("s") + ".*"):
         add_adapters(model, 2, **options)
     assert len(model.trainable_weights) == 2
+
+
+def test_dropout_and_the_root_of_the_rank_need_layers_of_this_library_or_none():
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3, name="last")])
+    with pytest.raises(ValueError, match=r"`dropout` is for dense layers of this library.*last"):
+        add_adapters(model, 2, dropout=0.1)
+    with pytest.raises(ValueError, match=r"`dropout` must be in \[0, 1\)"):
+        add_adapters(model, 2, dropout=1.0)
+    add_adapters(model, 4, alpha=6, rank_stabilized=True)
+    assert model.layers[0].lora_alpha / model.layers[0].lora_rank == pytest.approx(6 / 4**0.5)
+    with pytest.raises(ValueError, match=r"has adapters already.*rank=4"):
+        add_adapters(model, 2)
+
+
+@pytest.mark.slow
+def test_equal_layers_with_dropout_train_in_one_graph():
+    keras.utils.set_random_seed(3)
+    model = LanguageModel(Embeddings(13, 4), Decoder([DecoderLayer(2, 5, dropout=0.0) for _ in range(3)]))
+    add_adapters(model, 2, dropout=0.5)
+    for weight in model.trainable_weights:
+        weight.assign(np.random.default_rng(4).normal(size=weight.shape))
+    ids = np.random.default_rng(0).integers(4, 13, (6, 8))
+    model.compile("sgd", MaskedCrossentropy())
+    first, second = (model.evaluate(ids[:, :-1], ids[:, 1:], verbose=0) for _ in range(2))
+    assert first == second
+    losses = [model.train_on_batch(ids[:, :-1], ids[:, 1:]) for _ in range(2)]
+    assert np.all(np.isfinite(losses)) and losses[0] != pytest.approx(first, abs=1e-6)
