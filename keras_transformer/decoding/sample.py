@@ -14,6 +14,8 @@ from keras_transformer.decoding.hypotheses import MOST_RESULTS, NEVER, Strategy,
 from keras_transformer.execution import ops
 
 LARGEST_SEED = 2**31 - 1
+# The cuts of most steps keep fewer tokens than this. Where they do, no more are sorted.
+FEW = 64
 
 
 class _Cuts(NamedTuple):
@@ -214,7 +216,9 @@ class Sample(Strategy):
         used = cuts.top_k > 0, cuts.top_p < 1, cuts.min_p > 0
         for_all = any(each for each, varies in zip(used, by_row, strict=True) if not varies)
         if for_all or self.typical_p < 1 or self.most_k:
-            return self._cut(logits, cuts)
+            most = self.most_k or logits.shape[-1]
+            most = most if by_row[0] else min(most, cuts.top_k or most)
+            return self._cut(*top_k(logits, min(most, logits.shape[-1])), cuts)
         if not any(by_row):
             return None, logits
         # Rows without a cut keep the order of their ids, so that they draw what they draw alone. A sort of the
@@ -223,24 +227,68 @@ class Sample(Strategy):
         rows = functools.reduce(ops.logical_or, [x for x, varies in zip(used, by_row, strict=True) if varies])
 
         def cut():
-            pairs = zip(self._cut(logits, cuts), (ids, logits), strict=True)
+            pairs = zip(self._cut_few(logits, cuts, rows), (ids, logits), strict=True)
             return tuple(ops.where(rows, of_cut, plain) for of_cut, plain in pairs)
 
         return ops.cond(ops.any(rows), cut, lambda: (ids, logits))
 
-    def _cut(self, logits, cuts):
-        """Sorts the tokens of logits `(rows, vocab_size)` and applies the cuts; returns what `_kept` returns."""
+    def _cut_few(self, logits, cuts, rows):
+        """Applies the cuts of rows. It sorts the vocabulary only if the `FEW` likeliest tokens of a row are not enough.
+
+        Args:
+            logits: float32 `(rows, vocab_size)`.
+            cuts: `_Cuts`.
+            rows: bool `(rows, 1)`, which rows have a cut.
+
+        Returns:
+            What `_kept` returns, with all places.
+        """
         vocab_size = logits.shape[-1]
-        most, top_p, min_p = self.most_k or vocab_size, cuts.top_p, cuts.min_p
+
+        def of_all():
+            return self._cut(*top_k(logits, vocab_size), cuts)
+
+        if vocab_size < 32 * FEW:
+            return of_all()
+        values, ids = top_k(logits, FEW)
+        share = ops.exp(_log_sum(values) - _log_sum(logits))
+        no_k = ops.less_equal(cuts.top_k, 0)
+        few = [
+            ops.logical_not(rows),
+            ops.logical_and(ops.logical_not(no_k), ops.less_equal(cuts.top_k, FEW)),
+            ops.logical_and(no_k, ops.logical_and(ops.less(cuts.top_p, 1.0), share >= cuts.top_p)),
+            ops.logical_and(no_k, ops.exp(values[:, -1:] - values[:, :1]) < cuts.min_p),
+        ]
+
+        def of_few():
+            cut = self._cut(values, ids, cuts, ops.where(no_k, share, 1.0))
+            missing = ((0, 0), (0, vocab_size - FEW))
+            return tuple(
+                ops.pad(x, missing, constant_values=fill) for x, fill in zip(cut, (0, NEVER), strict=True)
+            )
+
+        return ops.cond(ops.all(functools.reduce(ops.logical_or, few)), of_few, of_all)
+
+    def _cut(self, logits, ids, cuts, share=1.0):
+        """Applies the cuts to the likeliest tokens.
+
+        Args:
+            logits: float32 `(rows, kept)`, the largest first.
+            ids: int32 `(rows, kept)`.
+            cuts: `_Cuts`.
+            share: The probability of all of these tokens, float32 `(rows, 1)`, where `top_k` does not count.
+
+        Returns:
+            What `_kept` returns.
+        """
+        top_p, min_p = cuts.top_p, cuts.min_p
         top_k_by_row, top_p_by_row, min_p_by_row = (not isinstance(x, numbers.Real) for x in cuts)
-        most = most if top_k_by_row else min(most, cuts.top_k or vocab_size)
-        logits, ids = top_k(logits, min(most, vocab_size))
         if top_k_by_row:
             places = ops.arange(logits.shape[-1], dtype="int32")
             kept = ops.logical_or(places < cuts.top_k, cuts.top_k <= 0)
             logits = ops.where(kept, logits, NEVER)
         if top_p_by_row or top_p < 1:
-            probs = ops.softmax(logits, axis=-1)
+            probs = ops.softmax(logits, axis=-1) * share
             kept = ops.cumsum(probs, axis=-1) - probs < top_p
             kept = ops.logical_or(kept, top_p >= 1) if top_p_by_row else kept
             logits = ops.where(kept, logits, NEVER)
@@ -263,6 +311,11 @@ class Sample(Strategy):
         # The place of each token in `order`.
         place = ops.argsort(order, axis=-1)
         return ops.take_along_axis(kept, place, axis=-1)
+
+
+def _log_sum(logits):
+    """Returns the logarithm of the sum of exponentials of each row, float32 `(rows, 1)`."""
+    return ops.logsumexp(logits, axis=-1, keepdims=True)
 
 
 def _draw(logits, uniform):

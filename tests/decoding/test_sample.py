@@ -21,6 +21,7 @@ from keras_transformer.decoding import (
     SuppressTokens,
     decode,
     row_keys,
+    sample,
 )
 from keras_transformer.decoding.sample import _draw
 from keras_transformer.execution import native
@@ -306,6 +307,37 @@ def test_scores_are_the_models_own_and_the_likeliest_sample_comes_first():
     assert np.all(lengths == 3)
     np.testing.assert_allclose(scores, log_softmax(LOGITS.astype("float64"))[tokens].sum(axis=-1), rtol=1e-5)
     assert np.all(np.diff(scores, axis=1) <= 0) and np.any(np.diff(scores, axis=1) < 0)
+
+
+@pytest.mark.parametrize(("scale", "sorted_whole"), [(1, True), (3, False)])
+def test_few_sorted_tokens_are_enough_where_the_cuts_keep_fewer(scale, sorted_whole, monkeypatch):
+    rng, vocab_size, rows = np.random.default_rng(0), 2311, 14
+    logits = ops.convert_to_tensor((scale * rng.normal(size=(rows, vocab_size))).astype("float32"))
+    cuts = [
+        np.resize([0, 3, 64, 0, 7, 0, 0], (rows, 1)).astype("int32"),
+        np.resize([0.4, 1, 1, 1, 0.8, 0.45, 1], (rows, 1)).astype("float32"),
+        np.resize([0, 0, 0.01, 0.3, 0, 0.2, 0], (rows, 1)).astype("float32"),
+    ]
+    cuts = sample._Cuts(*map(ops.convert_to_tensor, cuts))
+    has_cut = ops.convert_to_tensor(np.arange(rows)[:, None] % 7 < 6)
+    sizes = []
+
+    def counted(x, k):
+        sizes.append(k)
+        return sample_top_k(x, k)
+
+    sample_top_k = sample.top_k
+    monkeypatch.setattr(sample, "top_k", counted)
+    few = Sample()._cut_few(logits, cuts, has_cut)
+    if keras.backend.backend() == "tensorflow":
+        assert sizes == [sample.FEW, vocab_size][: 1 + sorted_whole]
+    whole = Sample()._cut(*sample_top_k(logits, vocab_size), cuts)
+    for (ids, left), (expected, expected_left) in zip(
+        zip(*map(as_numpy, few), strict=True), zip(*map(as_numpy, whole), strict=True), strict=True
+    ):
+        np.testing.assert_array_equal(ids[left > -np.inf][:64], expected[expected_left > -np.inf][:64])
+        np.testing.assert_array_equal(left[:64], expected_left[:64])
+    assert (as_numpy(few[1])[has_cut[:, 0]] > -np.inf).sum(-1).max() < (vocab_size if sorted_whole else 65)
 
 
 def test_short_rows_have_different_keys_at_any_place():
