@@ -180,11 +180,7 @@ class _Proxy:
             raise RefusedError(message, "n", "invalid_value")
         wanted = forms.wanted_logprobs(body, is_chat)
         if forms.flag_of(body, "stream"):
-            if wanted is not None:
-                raise RefusedError(
-                    "`logprobs` is not supported with `stream`.", "logprobs", "unsupported_parameter"
-                )
-            answer = self._pieces(body, model, prompts, n, options, is_chat)
+            answer = self._pieces(body, model, prompts, n, options, wanted, is_chat)
             # What is wrong with the request is known with the first piece, and has an HTTP status.
             first = await anext(answer)
             return StreamingResponse(_events(first, answer), media_type="text/event-stream")
@@ -206,14 +202,15 @@ class _Proxy:
         used = forms.usage(outputs["source_length"][::n].sum(), outputs["length"].sum())
         return self._json({**forms.head(kind, model), "choices": choices, "usage": used})
 
-    async def _pieces(self, body, model, prompts, n, options, is_chat):
+    async def _pieces(self, body, model, prompts, n, options, wanted, is_chat):
         """Yields the parts of answers that grow, one answer after the other, each part a dict."""
         client, read, written = self.clients[model], 0, 0
         about = forms.head("chat.completion.chunk" if is_chat else "text_completion", model)
         length, options = options.pop("max_length", self.limits["max_tokens"]), dict(options)
         texts, inputs = repeated(prompts, n, seed=options.pop("seed", None))
         for i, (text, seed) in enumerate(zip(texts, inputs["seed"].tolist(), strict=True)):
-            stream = Stream(text, self.limits["stream_tokens"], length, {**options, "seed": seed})
+            options["seed"] = seed
+            stream = Stream(text, self.limits["stream_tokens"], length, options, wanted)
             first = True
             while not stream.finished:
                 try:
@@ -223,7 +220,11 @@ class _Proxy:
                 if first:
                     _check_whole([stream.truncated], PROMPTS[is_chat])
                 if new or first:
-                    yield {**about, "choices": [forms.piece(i, new, is_chat, first=first)]}
+                    logprobs = None
+                    if stream.logged is not None:
+                        start = len(stream.written) - len(new)
+                        logprobs = forms.logprobs_of(*stream.logged, new, False, is_chat, start)
+                    yield {**about, "choices": [forms.piece(i, new, is_chat, first=first, logprobs=logprobs)]}
                 first = False
             reason = "stop" if stream.ended else "length"
             yield {**about, "choices": [forms.piece(i, "", is_chat, reason)]}

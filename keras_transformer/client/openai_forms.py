@@ -6,6 +6,7 @@ import uuid
 
 import numpy as np
 
+from keras_transformer.client.stream import rows_of_text
 from keras_transformer.request_options import LONGEST_STOP, MOST_STOPS, OPTIONS
 
 # By name: the type of the field, its smallest and its largest value.
@@ -185,17 +186,17 @@ def choice(index, text, ended, is_chat, logprobs=None):
     return {"index": index, **content, "logprobs": logprobs, "finish_reason": "stop" if ended else "length"}
 
 
-def piece(index, text, is_chat, reason=None, first=False):
+def piece(index, text, is_chat, reason=None, first=False, logprobs=None):
     """Returns a part of an answer that grows."""
     role = {"role": "assistant"} if first else {}
     content = (
         {"delta": {**role, **({"content": text} if text or first else {})}} if is_chat else {"text": text}
     )
-    return {"index": index, **content, "logprobs": None, "finish_reason": reason}
+    return {"index": index, **content, "logprobs": logprobs, "finish_reason": reason}
 
 
-def logprobs_of(tokens, values, text, was_cut, is_chat):
-    """Returns the log probabilities of an answer.
+def logprobs_of(tokens, values, text, was_cut, is_chat, start=0):
+    """Returns the log probabilities of an answer, or of a part of it.
 
     Args:
         tokens: The bytes of each token, and after it those of the likeliest in its place, `(n, 1 + k)`.
@@ -203,11 +204,9 @@ def logprobs_of(tokens, values, text, was_cut, is_chat):
         text: The answer, a str.
         was_cut: Whether the answer may end before its tokens, at a stop string.
         is_chat: Whether the form is that of chats.
+        start: The number of characters before the answer.
     """
-    offsets = np.cumsum([0, *(len(row[0]) for row in tokens)])
-    size = len(text.encode()) if was_cut else offsets[-1]
-    # What has no bytes, such as the end, is no part of the text.
-    kept = [i for i, row in enumerate(tokens) if row[0] and offsets[i] < size]
+    kept = rows_of_text(tokens, text, 0, len(text.encode()) if was_cut else None)
     rows = [
         [
             (token.decode("utf-8", "replace"), float(value), list(token))
@@ -220,12 +219,13 @@ def logprobs_of(tokens, values, text, was_cut, is_chat):
             [dict(zip(("token", "logprob", "bytes"), each, strict=True)) for each in row] for row in rows
         ]
         return {"content": [{**row[0], "top_logprobs": row[1:]} for row in named], "refusal": None}
+    offsets = np.cumsum([0, *(len(tokens[i][0]) for i in kept)])
     written = b"".join(tokens[i][0] for i in kept)
     return {
         "tokens": [row[0][0] for row in rows],
         "token_logprobs": [row[0][1] for row in rows],
         "top_logprobs": [{token: value for token, value, _ in row[1:]} for row in rows],
-        "text_offset": [len(written[: offsets[i]].decode("utf-8", "replace")) for i in kept],
+        "text_offset": [start + len(written[:offset].decode("utf-8", "replace")) for offset in offsets[:-1]],
     }
 
 

@@ -37,16 +37,17 @@ class Stream:
         tokens: Number of tokens that a request adds.
         max_length: Largest number of tokens of the whole answer.
         options: A dict of the other options of the row.
+        logprobs: The number of likeliest tokens whose log probabilities are wanted with those of the answer, or None.
     """
 
-    def __init__(self, text, tokens, max_length, options):
+    def __init__(self, text, tokens, max_length, options, logprobs=None):
         check(isinstance(text, (str, bytes)), "`text` must be a str, or UTF-8 bytes.", text=text)
         check_positive(tokens=tokens, max_length=max_length)
         check(
             options.keys() <= set(OPTIONS), f"The options must be {', '.join(OPTIONS)}.", options=[*options]
         )
         self.text = text
-        self.options = options
+        self.options = options if logprobs is None else {**options, "logprobs": logprobs}
         stop = options.get("stop", ())
         stops = [stop] if isinstance(stop, (str, bytes)) else stop
         self._stops = [each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in stops]
@@ -55,6 +56,8 @@ class Stream:
         # Of the newest answer: whether it is complete and whether the text was cut, and the tokens read and written.
         self.ended = self.truncated = False
         self.source_length = self.length = 0
+        # With `logprobs`: the tokens of the newest piece and their log probabilities, `(n, 1 + k)`.
+        self.logged = None
         # The warnings that were given.
         self.notes = set()
         self._tokens, self._max_length = tokens, max_length
@@ -62,6 +65,8 @@ class Stream:
         self._length = self._first = 0
         # Number of tokens that were asked for when text was added for the last time.
         self._written_length = 0
+        # The prefix of the newest request.
+        self._prefix = ""
         # Whether the request allows all tokens that the row may have.
         self._whole = False
         # The name of the output with the text. The first answer tells it.
@@ -72,6 +77,7 @@ class Stream:
         self._length, self._whole = min(self._length + self._tokens, self._max_length), False
         # The tokens after the written text are computed again: they are not text yet.
         self._first = self._written_length if self._output == "continuation" else 0
+        self._prefix = self.written
         return self.written, self._length - self._first
 
     def request_after(self, request, option):
@@ -92,6 +98,7 @@ class Stream:
             if 0 < max_length < self._max_length:
                 return prefix, self._max_length
             # No room is left, or no prefix may hold it: one request writes the whole answer again.
+            self._prefix = ""
             return "", self._max_length
         return None
 
@@ -108,7 +115,16 @@ class Stream:
             self.truncated = bool(outputs["truncated"][0])
         self.finished |= self._whole and self._output == "translation"
         new = _rest(self.written, text if self.finished else text.rstrip(INCOMPLETE))
+        rest = _rest(self.written, text)
         new = new if self.finished else self._without_begun_stop(new)
+        if "logprobs" in self.options:
+            # The tokens of a continuation begin after the prefix of its request.
+            known = _rest(self._prefix, text) if self._output == "continuation" else text
+            begin = len(known.encode()) - len(rest.encode())
+            whole = new == rest and not self._stops
+            end = None if whole else begin + len(new.encode())
+            rows = rows_of_text(outputs["logprob_tokens"][0], known, begin, end)
+            self.logged = outputs["logprob_tokens"][0][rows], outputs["logprobs"][0][rows]
         if new:
             self.written, self._written_length = self.written + new, self._length
         # The limit of a continuation is that of one request, so the next request may add more, but only to new text.
@@ -119,6 +135,29 @@ class Stream:
         """Cuts off the end of a text that may be the beginning of a stop string."""
         begun = (stop[:size] for stop in self._stops for size in range(len(stop) - 1, 0, -1))
         return text[: len(text) - max((len(start) for start in begun if text.endswith(start)), default=0)]
+
+
+def rows_of_text(tokens, text, begin, end):
+    """Returns the numbers of the tokens that begin in a part of a text, a list of int.
+
+    >>> rows_of_text([[b" a"], [b"bc"], [b"d"], [b""]], "abcd", 1, 4)
+    [1, 2]
+
+    Args:
+        tokens: The bytes of each token, and after it those of others in its place, `(n, 1 + k)`.
+        text: The text, a str; a blank before its first token may be missing.
+        begin: The first byte of the part in the text.
+        end: The byte after its last one; None for the end of the tokens, which may be inside a character.
+    """
+    written = b"".join(row[0] for row in tokens)
+    place = -1 if written.startswith(b" ") and not text.startswith(" ") else 0
+    rows = []
+    for i, row in enumerate(tokens):
+        # What has no bytes, such as the end, is no part of the text.
+        if row[0] and begin <= max(place, 0) and (end is None or place < end):
+            rows.append(i)
+        place += len(row[0])
+    return rows
 
 
 def text_output(outputs):

@@ -234,8 +234,8 @@ def top_k(x, k):
     if size < 1024 or size < 32 * k:
         values, indices = ops.top_k(x, k)
         return values, ops.cast(indices, "int32")
-    # The chunk size is a divisor of `size` near its root. Without such a divisor it is the root, and `x` is padded. There
-    # are `k` chunks at least.
+    # The chunk size is a divisor of `size` near its root. Without such a divisor it is the root, and `x` is padded. At
+    # least `k` chunks are left.
     root = min(math.isqrt(size), size // k)
     divisors = (d for d in range(root // 3, min(3 * root, size // k + 1)) if size % d == 0)
     chunk = min(divisors, key=lambda d: abs(d - root), default=root)

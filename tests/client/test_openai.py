@@ -183,6 +183,28 @@ def test_log_probabilities(ask, server):
     assert chat(ask).choices[0].logprobs is None
 
 
+@pytest.mark.parametrize("more", [{}, {"stop": True}], ids=["whole", "stop"])
+def test_a_stream_has_the_log_probabilities_of_its_pieces(ask, more):
+    if more:
+        more = {"stop": chat(ask, max_tokens=20).choices[0].message.content[6:8]}
+    options = {"logprobs": True, "top_logprobs": 2, "max_tokens": 20, **more}
+    whole = chat(ask, **options).choices[0]
+    parts = [part.choices[0] for part in chat(ask, **options, stream=True)]
+    assert "".join(part.delta.content or "" for part in parts) == whole.message.content
+    tokens = [each for part in parts if part.logprobs is not None for each in part.logprobs.content]
+    assert [each.token for each in tokens] == [each.token for each in whole.logprobs.content]
+    for found, expected in zip(tokens, whole.logprobs.content, strict=True):
+        assert found.logprob == pytest.approx(expected.logprob, abs=1e-4)
+        assert [each.token for each in found.top_logprobs] == [each.token for each in expected.top_logprobs]
+    options = {"prompt": "ab", "temperature": 0, "max_tokens": 19, "logprobs": 1, **more}
+    parts = [
+        part.choices[0].logprobs for part in ask.completions.create(model="chat", stream=True, **options)
+    ]
+    whole = ask.completions.create(model="chat", **options).choices[0].logprobs
+    assert [place for part in parts if part for place in part.text_offset] == whole.text_offset
+    assert next(iter(chat(ask, max_tokens=3, stream=True))).choices[0].logprobs is None
+
+
 def test_log_probabilities_end_with_the_text():
     tokens = np.array([[b"a"], [b"bc"], [b"\xea\xb0"], [b""]], object)
     found = logprobs_of(tokens, np.arange(4.0)[:, None], "ab", True, False)
@@ -253,7 +275,6 @@ WRONG = {
     "top_logprobs": ({"top_logprobs": 2}, "needs `logprobs`"),
     "stop": ({"stop": ["a"] * 5}, "1 to 4 strings"),
     "tools": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "not supported"),
-    "logprobs": ({"logprobs": True, "stream": True}, "not supported with `stream`"),
     "top_p": ({"top_p": 0}, "above 0 and at most 1"),
     "seed": ({"seed": "a"}, "must be int"),
     "typical_p": ({"extra_body": {"typical_p": 1}}, "not supported"),
