@@ -6,7 +6,8 @@ The English site is in the output folder, each other language in a folder of its
 Sphinx, a link inside the site that leads to no page or no anchor, and a catalogue that lacks a translation. Links to
 other sites are checked for their form only: nothing is loaded from the network. The chapters of the course are shown as
 `make course` executed them; with `--quick` a chapter that was not executed has a page that says so. A site with all
-chapters is also an archive, docs/_build/site.zip, and their notebooks are notebooks.zip beside it.
+chapters is also an archive, docs/_build/site.zip. Their notebooks and the program that checks a student's answer are
+notebooks.zip beside it.
 """
 
 import argparse
@@ -28,15 +29,16 @@ ROOT = DOCS.parent
 COURSE = ROOT / "course"
 RUN = ROOT / "demo" / "run"  # of `make demo`
 DOWNLOADS = {"en": "Download this chapter as a notebook", "ko": "이 장을 노트북으로 내려받기"}
-DRAWING = {  # on the fold over code that only draws
-    "en": ("Show the code of the picture", "Hide the code of the picture"),
-    "ko": ("그림을 그리는 코드 보기", "그림을 그리는 코드 숨기기"),
+FOLDED = {  # on the fold over code that draws, or that an earlier chapter explained
+    "en": ("Show this code", "Hide this code"),
+    "ko": ("코드 보기", "코드 숨기기"),
 }
 NOT_EXECUTED = {
     "en": "This chapter is not executed here. `make docs` executes it, and shows its pictures and results.",
     "ko": "이 장은 여기서 실행하지 않았습니다. `make docs`가 실행하고 그림과 결과를 보여 줍니다.",
 }
 UNCHANGED = re.compile(r"`[^`]+`"), re.compile(r"\]\(([^)]*)\)")  # code and links of a translation
+WITHOUT_CACHES = shutil.ignore_patterns("__pycache__")
 SCROLLS = re.compile('<(pre(?=[ >])|div(?= class="table-wrapper))')
 HOST = re.compile(r"localhost(:\d+)?|[\w-]+(\.[\w-]+)+")
 FORWARD = (
@@ -136,7 +138,7 @@ def place_chapters(language):
         notebook["cells"][0]["source"] = ["".join(notebook["cells"][0]["source"]), "\n\n", link]
         for cell in notebook["cells"]:
             if "hide-input" in cell["metadata"].get("tags", ()):
-                show, hide = DRAWING[language]
+                show, hide = FOLDED[language]
                 cell["metadata"]["mystnb"] = {"code_prompt_show": show, "code_prompt_hide": hide}
             if cell.pop("attachments", None):  # the site has the pictures as files
                 cell["source"] = "".join(cell["source"]).replace("](attachment:", "](../../images/")
@@ -229,6 +231,10 @@ def main(arguments=None):
     print("\n".join(wrong), file=sys.stderr, end="\n" if wrong else "")
     if not wrong and not missing:
         shutil.make_archive(DOCS / "_build" / "site", "zip", options.output)
+        shutil.copy(COURSE / "check.py", COURSE / "_build")
+        shutil.copytree(
+            COURSE / "checks", COURSE / "_build" / "checks", ignore=WITHOUT_CACHES, dirs_exist_ok=True
+        )
         shutil.make_archive(DOCS / "_build" / "notebooks", "zip", COURSE / "_build")
     pages = sum(1 for _ in options.output.rglob("*.html"))
     print(

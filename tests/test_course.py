@@ -13,7 +13,12 @@ import pytest
 COURSE = Path(__file__).parents[1] / "course"
 ENGLISH = sorted((COURSE / "en").glob("*.py"))
 NAMES = [file.stem for file in ENGLISH]
-HEADINGS = {"en": ("Exercise", "What to read next"), "ko": ("연습 문제", "더 읽을거리")}
+NUMBERS = [*map(str, range(1, 12)), "12a", "12b", *map(str, range(13, 17))]
+HEADINGS = {
+    "en": ("Exercise", "What to read next", ["Five minutes", "An hour", "A project"]),
+    "ko": ("연습 문제", "더 읽을거리", ["5분 문제", "한 시간 문제", "프로젝트"]),
+}
+BEFORE = re.compile(r"\*\*(?:Before|먼저[^*]*):\*\*(.*?)(?:\n\n|\Z)", re.DOTALL)
 HANGUL = re.compile("[가-힣]")
 PLAIN_STYLE = re.compile(r"(?<![니시])다[.](?=[\s)]|$)")  # the course says -니다
 OTHER_TERMS = re.compile(
@@ -27,6 +32,11 @@ def cells(text):
     assert not before.strip(), "a chapter begins with a cell"
     pairs = zip(rest[::2], rest[1::2], strict=True)
     return [(mark.strip(), content.strip()) for mark, content in pairs]
+
+
+def number_of(name):
+    """Returns the number of a chapter as people write it, such as "4" or "12a"."""
+    return name.partition("_")[0].lstrip("0")
 
 
 def chapter(language, name):
@@ -52,9 +62,8 @@ def program(code):
 def test_every_chapter_exists_in_both_languages():
     assert NAMES
     assert sorted(file.stem for file in (COURSE / "ko").glob("*.py")) == NAMES
-    numbers = [name[:2] for name in NAMES]
-    assert numbers == [f"{number:02d}" for number in range(1, 17)]
-    assert all(re.fullmatch(r"\d\d_[a-z0-9_]+", name) for name in NAMES)
+    assert [number_of(name) for name in NAMES] == NUMBERS
+    assert all(re.fullmatch(r"\d\d[ab]?_[a-z0-9_]+", name) for name in NAMES)
 
 
 def test_both_languages_have_the_same_cells_and_the_same_program():
@@ -83,8 +92,8 @@ def test_chapters_are_complete(language):
         check_chapter(language, name, *HEADINGS[language])
 
 
-def check_chapter(language, name, exercise, reading):
-    """A title, a figure, an exercise with a hidden solution that is checked, and what to read next."""
+def check_chapter(language, name, exercise, reading, steps):
+    """A title, a figure, questions with a hidden solution that is checked, a task, a project, and what to read next."""
     pages = chapter(language, name)
     texts = [
         re.sub("^# ?", "", content, flags=re.MULTILINE) for mark, content in pages if mark == "[markdown]"
@@ -92,14 +101,17 @@ def check_chapter(language, name, exercise, reading):
     code = "\n".join(content for mark, content in pages if mark != "[markdown]")
     titles = [line for text in texts for line in text.splitlines() if line.startswith("# ")]
     assert len(titles) == 1, name
-    assert texts[0].startswith(f"# {int(name[:2])}. "), f"{name}: the title has the chapter's number"
+    assert texts[0].startswith(f"# {number_of(name)}. "), f"{name}: the title has the chapter's number"
     assert "plt.show()" in code or "kt.plots." in code, f"{name} has no figure"
-    assert "import keras_transformer as kt" in code, name
+    assert name == NAMES[0] or "import keras_transformer as kt" in code, name
     exercises = [i for i, (_, content) in enumerate(pages) if content.startswith(f"# ## {exercise}")]
     assert len(exercises) == 1, f"{name} has one cell that begins with '## {exercise}'"
     solutions = [i for i, (mark, _) in enumerate(pages) if 'tags=["hide-cell"]' in mark]
     assert solutions and min(solutions) > exercises[0], f"{name}: the solution is hidden, below the exercise"
     assert all("assert" in pages[i][1] for i in solutions), name
+    found = re.findall(r"^### (.+)$", "\n".join(texts), re.MULTILINE)
+    assert found == steps, f"{name}: the steps of the exercises"
+    assert pages[exercises[0]][1].startswith(f"# ## {exercise}\n#\n# ### {steps[0]}\n"), name
     assert pages[-1][1].startswith(f"# ## {reading}"), name
     assert "](https://" in pages[-1][1], name
 
@@ -112,11 +124,50 @@ def test_the_plan_has_a_quiz_with_answers_for_each_week():
         for week in plan[1::2]:
             questions = re.findall(r"^\d\. ", week, re.MULTILINE)
             assert 3 <= len(questions) <= 5 and week.count(mark) == len(questions)
-    chapters = [re.findall(r"^\| \d+ \| ([^|]+) \|", plan, re.MULTILINE) for plan in plans]
-    taught = [sorted(int(number) for number in re.findall(r"\d+", " ".join(rows))) for rows in chapters]
-    assert taught[0] == taught[1] == list(range(1, 17))
-    points = [re.findall(r"^\|[^|]+\| (\d+) \|[^|]+\|[^|]+\|$", plan, re.MULTILINE) for plan in plans]
+    weeks = [weeks_of(language) for language in ("en", "ko")]
+    assert weeks[0] == weeks[1] and sorted(weeks[0], key=NUMBERS.index) == NUMBERS
+    tables = [plan.rpartition("\n## ")[2] for plan in plans]
+    points = [re.findall(r"^\|[^|]+\| (\d+) \|", table, re.MULTILINE) for table in tables]
     assert points[0] == points[1] and sum(map(int, points[0])) == 100
+
+
+def weeks_of(language):
+    """Returns the week of each chapter, in the order of the plan."""
+    plan = (COURSE / language / "plan.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", plan, re.MULTILINE)
+    return {chapter: int(week) for week, chapters in rows for chapter in re.findall(r"\d+[ab]?", chapters)}
+
+
+def chapters_in(text):
+    """Returns the numbers of the chapters that a sentence names, as in "chapters 6 to 8 (masks) and 12a"."""
+    numbers = []
+    for part in re.findall(r"chapters? ((?:\d+[ab]?(?:, | and | to )?)+)", re.sub(r" \([^)]*\)", "", text)):
+        for first, last in re.findall(r"(\d+[ab]?)(?: to (\d+))?", part):
+            numbers += [first] if not last else map(str, range(int(first), int(last) + 1))
+    return numbers
+
+
+def test_the_plan_teaches_what_a_chapter_needs_before_it():
+    weeks = weeks_of("en")
+    for name in NAMES:
+        text = re.sub(
+            "^# ?", "", (COURSE / "en" / f"{name}.py").read_text(encoding="utf-8"), flags=re.MULTILINE
+        )
+        needed = chapters_in(BEFORE.search(text)[1])
+        assert needed or name == NAMES[0], name
+        late = [number for number in needed if weeks[number] > weeks[number_of(name)]]
+        assert late == [], f"{name} needs {late}, which is taught later"
+
+
+@pytest.mark.parametrize("language", HEADINGS)
+def test_the_plan_names_headings_of_its_chapters(language):
+    plan = (COURSE / language / "plan.md").read_text(encoding="utf-8")
+    for chapters, headings in re.findall(r"^\| \d+ \| ([^|]+) \| ([^|]+) \|", plan, re.MULTILINE):
+        numbers, headings = re.findall(r"\d+[ab]?", chapters), headings.strip().split(" · ")
+        for number, heading in zip(numbers, headings, strict=True):
+            (name,) = (name for name in NAMES if number_of(name) == number)
+            text = (COURSE / language / f"{name}.py").read_text(encoding="utf-8")
+            assert f"\n# ## {heading}\n" in text, f"{name} has no heading {heading!r}"
 
 
 def test_a_changed_program_is_seen():

@@ -5,7 +5,7 @@
 # sentence, you measure how much it forgets, and you repair it with a weighted mean. You also know why the Transformer
 # dropped the recurrent network altogether.
 #
-# **Before:** Python and NumPy, and what a neural network is. You need no knowledge of language models.
+# **Before:** Python with NumPy, and the product of a vector and a matrix.
 
 # %% [markdown]
 # ![The Transformer, with the part of this chapter in colour](../../docs/images/transformer_1.svg)
@@ -20,30 +20,23 @@
 # Take the Korean sentence 저는 학생입니다. It has three pieces: 저는 (I), 학생 (student) and 입니다 (am). The English
 # translation is *I am a student*.
 #
-# Before 2017, most neural translators were **recurrent** networks. Such a network reads word by word. It has a *hidden
-# state*, in short: a state. This is a vector that holds what it has read so far. Each new state is made from the state
-# before and the next word:
+# Before 2017, most neural translators were **recurrent** networks. Such a network reads word by word. It has a
+# **state**: a vector that holds what it has read so far. Each new state is made from the state before and the next
+# word:
 #
 # $$h_t = \tanh(x_t W + h_{t-1} U)$$
 #
-# $x_t$ is the vector of word $t$, and $h_t$ is the state after reading it. The state after the first word is $h_0$; the
-# state before it is 0. $W$ and $U$ are matrices that the model learns. $\tanh$ brings each number between −1 and 1.
-# Here is such a network in NumPy. Words are random vectors, and the matrices are random, too. That is enough for what
-# we want to see.
+# $x_t$ is the vector of word $t$, and $h_t$ is the state after reading it. The state after the first word is $h_0$;
+# the state before it is 0. $W$ and $U$ are matrices that the model learns. $\tanh$ brings each number between −1 and
+# 1. Here is such a network in NumPy. Words are random vectors, and the matrices are random, too. That is enough for
+# what we want to see.
 
 # %%
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-import keras
 import matplotlib.pyplot as plt
 import numpy as np
 
-import keras_transformer as kt
 from keras_transformer.fonts import font_families
 
-keras.utils.set_random_seed(1)
 random = np.random.default_rng(1)
 
 words, width, vocab_size = ["저는", "학생", "입니다"], 32, 20
@@ -66,22 +59,8 @@ for i, word in enumerate(words):
     print(f"h{i}, after {word}: {h[i, :4].round(2)} ... ({width} numbers)")
 
 # %% [markdown]
-# The computation of one step is called a *cell*. The library's recurrent layer has a better cell, the LSTM. An LSTM
-# (long short-term memory, Hochreiter and Schmidhuber, 1997) hands on a second vector, the *cell state*. At each step
-# three gates, which give numbers between 0 and 1, decide what is erased from the cell state, what is added to it, and
-# what of it becomes the hidden state. The cell state is only multiplied by a gate and added to, so information and
-# gradients last longer than in the simple cell above.
-#
-# The layer returns all states, and the last one once more. The classic translator (*sequence to sequence*, Sutskever et
-# al., 2014) has two networks. The *encoder* reads the source and keeps only its last state. The *decoder* writes the
-# whole translation from this one state.
-
-# %%
-sentence = embeddings[None, [0, 1, 2]].astype("float32")
-# the axes of `last`: batch, layer, hidden and cell state, unit
-states, last = kt.layers.LSTMStack(num_layers=1, units=width)(sentence)
-np.testing.assert_allclose(states[0, -1], last[0, 0, 0], atol=1e-6)
-print("all states", states.shape, "- the one that is handed over", last[0, 0, 0].shape)
+# The classic translator (Sutskever et al., 2014) has two such networks. The **encoder** reads the source and keeps
+# only its last state, here $h_2$. The **decoder** writes the whole translation from this one state.
 
 # %% [markdown]
 # ## Three problems
@@ -91,14 +70,14 @@ print("all states", states.shape, "- the one that is handed over", last[0, 0, 0]
 # 2. **It is narrow.** A sentence of 3 words and one of 50 words must fit into the same 32 numbers.
 # 3. **It forgets.** Each step mixes the state with a new word, so the first words fade.
 #
-# We can measure the third problem. We make sentences of random words, and ask: which was the **first** word? We give
-# the last state to the best linear read-out that least squares can find (a *linear probe*). If even this read-out
+# We can measure the third problem. We make sentences of random words, and ask: which was the first word? We look for
+# the one matrix that reads it best from the last state (`np.linalg.lstsq` finds this matrix). If even the best one
 # cannot tell the first word, the state no longer holds it in a form that is easy to use.
 
 
 # %%
 def accuracy_of_first_word(vectors, sentences):
-    """Trains a linear read-out on one half; returns on the other how often it names the first word."""
+    """Finds the matrix on one half; returns on the other half how often it names the first word."""
     features = np.concatenate([vectors, np.ones((len(vectors), 1))], axis=1)
     wanted = np.eye(vocab_size)[sentences[:, 0]]
     half = len(vectors) // 2
@@ -124,21 +103,21 @@ assert with_last_state[0] > 0.99 and with_last_state[-1] < 0.15  # a blind guess
 # ## The repair: keep all states, and look back
 #
 # The states were there! $h_0$ knew the first word very well. So we keep them all. For each word that it writes, the
-# decoder takes a mixture of all states, in which the useful states count most. Such a mixture is a **context**, and
-# choosing the shares is **attention**. Papers call each share an *attention weight*, and all shares together the
-# *attention distribution*. The context is also called the *attention value*.
+# decoder takes a mixture of all states, in which the useful states count most. Choosing the shares of this mixture is
+# **attention**.
 #
 # To write "I", the decoder needs 저는. So let $h_0$ count 0.8, and let $h_1$ and $h_2$ count 0.1 each:
 
 # %%
 shares = np.array([0.8, 0.1, 0.1])
-context = 0.8 * h[0] + 0.1 * h[1] + 0.1 * h[2]
-np.testing.assert_allclose(shares @ h, context)  # the same as one product
-assert np.linalg.norm(context - h[0]) < np.linalg.norm(context - h[2])
-print("distance of the context to h0, h1, h2:", np.linalg.norm(context - h, axis=1).round(2))
+mixture = 0.8 * h[0] + 0.1 * h[1] + 0.1 * h[2]
+np.testing.assert_allclose(shares @ h, mixture)  # the same as one product
+distances = np.linalg.norm(mixture - h, axis=1)
+assert distances[0] < distances[1:].min()
+print("distance of the mixture to h0, h1, h2:", distances.round(2))
 
 # %% [markdown]
-# Does it help? We repeat the measurement with the context in place of the last state. $h_0$ counts 0.8, and all others
+# Does it help? We repeat the measurement with the mixture in place of the last state. $h_0$ counts 0.8, and all others
 # together 0.2.
 
 
@@ -165,7 +144,7 @@ texts = {
     "guess": "blind guess",
     "length": "length of the sentence, words",
     "accuracy": "first word known, share of sentences",
-    "share": "share in the context",
+    "share": "share in the mixture",
     "left": "One state forgets, attention does not",
     "right": 'To write "I"',
 }
@@ -185,33 +164,25 @@ plt.show()
 
 # %% [markdown]
 # **What to look at.** The orange line falls: after six words the last state is no better than a blind guess (dotted).
-# The blue line stays at the top for all lengths. Nothing was trained here but the read-out, and both lines use states
-# of the same network. The difference is only that attention may look back. A trained network with better cells keeps
-# words for longer. But the quality of such translators, too, fell with the length of the sentence (Bahdanau et al.,
-# 2015, figure 2).
+# The blue line stays at the top for all lengths. Both lines use states of the same network. The difference is only
+# that attention may look back. A trained network keeps words for longer. But the quality of such translators, too,
+# fell with the length of the sentence (Bahdanau et al., 2015, figure 2).
 
 # %% [markdown]
 # ## Where do the shares come from?
 #
-# We chose 0.8 ourselves. A model must compute it, again for each word. It gives each state an **attention score**, in
-# short: a score. It is any number, larger for a more useful state. A function named *softmax* turns the scores into
-# shares. For the scores $z_1, \ldots, z_n$, share $i$ is $e^{z_i} / (e^{z_1} + \dots + e^{z_n})$. The shares are
-# positive, and their sum is 1. The difference of two scores decides the ratio of their shares: with a score larger by
-# $\ln 8 \approx 2.08$, the share is 8 times as large.
-#
-# The library's attention takes a query and keys, and computes the scores from them (chapters 2 and 3). Here the query
-# is the number 1, and each key is a score, so that query times key is this score.
+# We chose 0.8 ourselves. A model must compute it, again for each word. It gives each state a **score**. This is any
+# number, larger for a more useful state. A function named **softmax** turns the scores into shares. For the scores
+# $z_1, \ldots, z_n$, share $i$ is $e^{z_i} / (e^{z_1} + \dots + e^{z_n})$. The shares are positive, and they add up to
+# one. The difference of two scores decides the ratio of their shares: with a score larger by $\ln 8 \approx 2.08$, the
+# share is 8 times as large.
 
 # %%
 scores = np.array([np.log(8), 0, 0])
-query, keys, values = np.ones((1, 1)), scores[:, None], h
-# The first two axes are a batch and heads (chapter 6). scale=1.0: the scores stay as they are (chapter 5).
-mixed, computed = kt.layers.dot_product_attention(
-    *(array[None, None].astype("float32") for array in (query, keys, values)), scale=1.0
-)
-np.testing.assert_allclose(computed[0, 0, 0], [0.8, 0.1, 0.1], atol=1e-6)
-np.testing.assert_allclose(mixed[0, 0, 0], context, atol=1e-5)
-print("shares:", np.round(computed[0, 0, 0], 2))
+powers = np.exp(scores)  # 8, 1 and 1
+computed = powers / powers.sum()
+np.testing.assert_allclose(computed, shares)
+print("shares:", computed.round(2))
 
 # %% [markdown]
 # ## From repair to replacement
@@ -234,6 +205,8 @@ print("shares:", np.round(computed[0, 0, 0], 2))
 # %% [markdown]
 # ## Exercise
 #
+# ### Five minutes
+#
 # A sentence has 50 words.
 #
 # 1. All scores are equal. What share does each word get?
@@ -254,13 +227,28 @@ np.testing.assert_allclose(z, 5.28, atol=0.005)
 print(f"equal scores: {equal[0]}, needed: z = {z:.2f}. About 17 times as many words need only 3.2 more.")
 
 # %% [markdown]
+# ### An hour
+#
+# Write `read_both_ways(x, forward, backward)`. `x` is `(length, width)`: the vectors of a sentence. `forward` and
+# `backward` are a pair of matrices $W$ and $U$ each. One network reads from the left with `forward`, and another one
+# from the right with `backward`. Both begin with a state of 0. Row $t$ of the answer holds the two states after word
+# $t$, side by side, that of the left one first.
+#
+# Write it in a file `answer.py`, with NumPy alone. `python course/check.py 1 answer.py` says which of its properties
+# hold. No solution is published.
+#
+# ### A project
+#
+# Train `keras.layers.SimpleRNN` and `keras.layers.LSTM` with 32 units to name the first word of a sentence. Draw the
+# curve of this chapter for both, from 4 to 64 words. Write down what you expect before you look. Then find out
+# whether more units or more training moves the place where the curve falls.
+
+# %% [markdown]
 # ## What to read next
 #
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), section 1
 # - Sutskever et al., 2014, ["Sequence to Sequence Learning with Neural Networks"](https://arxiv.org/abs/1409.3215): one
 #   state for a whole sentence
-# - Hochreiter and Schmidhuber, 1997, ["Long Short-Term Memory"](https://doi.org/10.1162/neco.1997.9.8.1735): the LSTM
 # - Bahdanau et al., 2015, ["Neural Machine Translation by Jointly Learning to Align and
 #   Translate"](https://arxiv.org/abs/1409.0473): the first attention, with a figure of how quality falls with length
-# - The documents of this library: the reference of `LSTMStack` and `RecurrentSeq2Seq`
 # - Next chapter: **2. Luong's dot-product attention**

@@ -1,10 +1,11 @@
 # %% [markdown]
 # # 2. Luong's dot-product attention
 #
-# After this chapter you can write the attention that recurrent translators used before the Transformer: four lines, and
-# three of them are still in every Transformer. You also see a model find out by itself which word to look at.
+# After this chapter you can write the attention that recurrent translators used before the Transformer: four lines,
+# and three of them are still in every Transformer. You also see a model find out by itself which word to look at.
 #
-# **Before:** chapter 1 (why attention). You need the dot product of two vectors, and $e^x$.
+# **Before:** chapter 1 (why attention), the dot product of two vectors, and $e^x$. The last part trains a small model,
+# so you should have seen `compile` and `fit` of Keras.
 
 # %% [markdown]
 # ## Where does 0.8 come from?
@@ -18,7 +19,7 @@
 # in the source. Where the two fit, the model should look.
 #
 # We take states of three numbers, chosen so that they are easy to follow. Each $h$ has its own direction. Each $s$
-# points towards the $h$ that it needs. In a real model an LSTM computes both.
+# points towards the $h$ that it needs. In a real model recurrent networks compute both.
 
 # %%
 import os
@@ -56,9 +57,10 @@ np.testing.assert_allclose(scores, [np.log(8), 0, 0], atol=0.01)
 # %% [markdown]
 # ## Step 2: softmax
 #
-# Softmax turns the scores into shares: $e^{2.08} = 8$ and $e^0 = 1$, so the shares are $8/10$, $1/10$ and $1/10$. All
-# shares of one written word are its attention distribution. (Chapter 3 says why it is softmax. The code first subtracts
-# the largest score from all scores. The result is the same, and no $e^x$ gets too large.)
+# Softmax turns the scores into shares: $e^{2.08} = 8$ and $e^0 = 1$, so the shares are $8/10$, $1/10$ and $1/10$.
+# Papers call a share an *attention weight*, and all shares of one written word its *attention distribution*. (Chapter
+# 3 says why it is softmax. The code first subtracts the largest score from all scores. The result is the same, and no
+# $e^x$ gets too large.)
 
 
 # %%
@@ -75,7 +77,7 @@ np.testing.assert_allclose(weights, [0.8, 0.1, 0.1], atol=0.005)
 # %% [markdown]
 # ## Step 3: context
 #
-# The context $a$ is the mixture of the encoder's states. If $w_j$ is the share of $h_j$, then $a = \sum_j w_j h_j$.
+# The *context* $a$ is the mixture of the encoder's states. If $w_j$ is the share of $h_j$, then $a = \sum_j w_j h_j$.
 
 # %%
 context = weights @ h
@@ -125,8 +127,8 @@ for word, row in zip(target, alignment.round(2), strict=True):
 # ## The same with the library
 #
 # `kt.layers.LuongAttention` is this layer. Like the paper of Luong et al., it has no $b_c$. Keras calls the shares
-# *attention scores*: with `return_attention_scores=True` the layer returns them, too. So Keras's word means the numbers
-# after the softmax. In this course a score is the number before it.
+# *attention scores*: with `return_attention_scores=True` the layer returns them, too. So Keras's word means the
+# numbers after the softmax. In this course a score is the number before it.
 
 # %%
 layer = kt.layers.LuongAttention()
@@ -151,12 +153,17 @@ np.testing.assert_allclose(by_names[0, 0], alignment @ h, atol=1e-5)
 # %% [markdown]
 # ## Does a model find this by itself?
 #
-# We chose $s$ and $h$ by hand. In a model nobody says which word belongs to which. It only sees pairs of sentences, and
-# the gradient does the rest. A small task shows it: the source is six random words, and the target is the same six
-# words in reverse order. To write its first word, the model must look at the last word of the source.
+# We chose $s$ and $h$ by hand. In a model nobody says which word belongs to which. It only sees pairs of sentences,
+# and the gradient does the rest. A small task shows it: the source is six random words, and the target is the same
+# six words in reverse order. To write its first word, the model must look at the last word of the source.
 #
-# The encoder and the decoder are LSTMs. The decoder starts with the encoder's last state, and reads the word before the
-# one that it should write. Before the first word stands id 1, which marks the beginning.
+# The encoder and the decoder are LSTMs (Hochreiter and Schmidhuber, 1997). An LSTM is a recurrent network like that of
+# chapter 1. It also learns what to keep of its state at each step and what to erase, so it forgets later. For us it is
+# a layer: vectors of words go in, and a state for each word comes out.
+#
+# The decoder starts with the encoder's last state, and reads the word before the one that it should write. Before the
+# first word stands id 1, which marks the beginning. The attention is the layer from above: its $s$ are the decoder's
+# states, its $h$ the encoder's. We keep its shares in `learned`, to look at them later.
 
 # %%
 length, vocab_size, begin = 6, 12, 1
@@ -165,11 +172,12 @@ targets = sources[:, ::-1]
 shifted = np.concatenate([np.full((4000, 1), begin), targets[:, :-1]], axis=1)  # the word before
 
 read, written = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
-embed = keras.layers.Embedding(vocab_size, 32)
+embed = keras.layers.Embedding(vocab_size, 32)  # ids to vectors
+# The encoder returns all its states, and the last one for the decoder to start with.
 states, last = kt.layers.LSTMStack(1, 48)(embed(read))
 decoder_states, _ = kt.layers.LSTMStack(1, 48)(embed(written), last)
 attended, learned = kt.layers.LuongAttention()(decoder_states, states, return_attention_scores=True)
-logits = keras.layers.Dense(vocab_size)(attended)
+logits = keras.layers.Dense(vocab_size)(attended)  # a number for each word that could come next
 
 model = keras.Model([read, written], logits)
 model.compile(
@@ -181,6 +189,10 @@ history = model.fit([sources, shifted], targets, batch_size=64, epochs=3, verbos
 for epoch, accuracy in enumerate(history.history["accuracy"], start=1):
     print(f"epoch {epoch}: {accuracy:.1%} of the words are right")
 assert history.history["accuracy"][-1] > 0.9
+
+# %% [markdown]
+# Now the shares. A second model with the same layers returns them instead of the words. It needs no training: its
+# layers are trained already.
 
 # %%
 reader = keras.Model([read, written], learned)
@@ -220,12 +232,14 @@ plt.show()
 # %% [markdown]
 # ## What is still missing
 #
-# The alignment is good, but the states still come from LSTMs. They are computed one after another, in training too. If
-# attention can fetch any word directly, are the LSTMs needed at all? The answer of the Transformer is no. Then queries,
-# keys and values must come from elsewhere. The next two chapters build that.
+# The alignment is good, but the states still come from LSTMs. They are computed one after another, in training too.
+# If attention can fetch any word directly, are the LSTMs needed at all? The answer of the Transformer is no. Then
+# queries, keys and values must come from elsewhere. The next two chapters build that.
 
 # %% [markdown]
 # ## Exercise
+#
+# ### Five minutes
 #
 # A decoder has states of **four** numbers, and the encoder has states of three. A dot product of the two does not
 # exist.
@@ -248,11 +262,30 @@ np.testing.assert_allclose((wide @ w_a) @ h.T, wide @ (h @ w_a.T).T)
 print("alignment:", general.shape)
 
 # %% [markdown]
+# ### An hour
+#
+# Luong also describes *local* attention, which looks at a window only. Write `local_attention(s, h, places, width)`.
+# `s` and `h` are the states of decoder and encoder, and `places` holds a place in the source for each row of `s`.
+# Only the states at most `width` places away take part in the softmax. Each share is then multiplied by
+# $e^{-d^2 / (2 \sigma^2)}$, where $d$ is the distance from the place and $\sigma$ is half of `width`. Return the
+# contexts and the weights.
+#
+# Write it in a file `answer.py`, with NumPy alone. `python course/check.py 2 answer.py` says which of its properties
+# hold. No solution is published.
+#
+# ### A project
+#
+# Train the reverser of this chapter with 6, 12, 24 and 48 words, once with attention and once without it. Without it
+# the decoder has the last state only. Measure the share of right words, and say at which length each of the two
+# breaks down. Look at the alignments where they do.
+
+# %% [markdown]
 # ## What to read next
 #
 # - Luong, Pham, Manning, 2015, ["Effective Approaches to Attention-based Neural Machine
 #   Translation"](https://arxiv.org/abs/1508.04025), section 3: the four lines, and other scores
 # - Bahdanau et al., 2015, ["Neural Machine Translation by Jointly Learning to Align and
 #   Translate"](https://arxiv.org/abs/1409.0473): the first attention, with an alignment in figure 3
+# - Hochreiter and Schmidhuber, 1997, ["Long Short-Term Memory"](https://doi.org/10.1162/neco.1997.9.8.1735): the LSTM
 # - The documents of this library: the reference of `LuongAttention` and `RecurrentSeq2Seq`
 # - Next chapter: **3. Query, key, value: a soft look-up**

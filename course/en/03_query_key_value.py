@@ -225,6 +225,8 @@ for hour, answer in zip(questions, mixed[0, 0, :, 0], strict=True):
 # %% [markdown]
 # ## Exercise
 #
+# ### Five minutes
+#
 # 1. The query is the vector $[0, 0]$. It points nowhere. What does the look-up answer, and why does the sharpness not
 #    matter?
 # 2. Add a fifth entry to the table: a *broken* thermometer at 9:00 that shows 99 degrees, with the same key as the
@@ -246,6 +248,22 @@ more_keys, more_values = np.concatenate([keys, hand([9])]), np.concatenate([valu
 answer, shares = look_up(hand(9), more_keys, more_values, 1000)
 np.testing.assert_allclose(answer, (15 + 99) / 2)
 print("shares:", shares.round(2), "answer:", answer)
+
+# %% [markdown]
+# ### An hour
+#
+# A look-up can learn what to ask. Write `find_query(keys, values, wanted)`. It returns the query whose look-up, with
+# a sharpness of 1, answers `wanted` to within 0.01. Start with a query of zeros, derive the gradient of the squared
+# error on paper, and follow it down. `wanted` is always a mixture of the values.
+#
+# Write it in a file `answer.py`, with NumPy alone. `python course/check.py 3 answer.py` says which of its properties
+# hold. No solution is published.
+#
+# ### A project
+#
+# Take a year of temperatures of your town, one for each hour. Answer "how warm is it at 7:30 on a day in March?" by a
+# soft look-up with keys for the hour and for the day. Find the best sharpness on one half of the data, and measure
+# the error on the other half. Is it better than the mean of the month?
 
 # %% [markdown]
 # ## What to read next

@@ -225,6 +225,8 @@ print(np.round(result[0], 2))
 # %% [markdown]
 # ## Exercise
 #
+# ### Five minutes
+#
 # 1. Compute the output of the **third** token on paper. Its query is $[2, 1, 3]$. Write the three scores first, and
 #    guess the shares before you compute them.
 # 2. Exchange the first and the third token: the input is now $x_3, x_2, x_1$. What happens to the outputs? Which
@@ -243,6 +245,22 @@ swapped_weights = softmax((swapped @ w_query) @ (swapped @ w_key).T)
 swapped_outputs = swapped_weights @ (swapped @ w_value)
 # 2. The outputs move with their tokens, and no number changes: attention does not know the order (chapter 8).
 np.testing.assert_allclose(swapped_outputs, outputs[[2, 1, 0]])
+
+# %% [markdown]
+# ### An hour
+#
+# Now the other way round: choose the matrices. Write `kernels(x, places, given)`. It returns $W^Q$, $W^K$ and $W^V$,
+# so that token $i$ gives more than 0.99 of its weight to token `places[i]`, and its output is the row
+# `given[places[i]]` (unscaled, as in this chapter). The rows of `x` are linearly independent. `np.linalg.pinv` helps.
+#
+# Write it in a file `answer.py`, with NumPy alone. `python course/check.py 4 answer.py` says which of its properties
+# hold. No solution is published.
+#
+# ### A project
+#
+# Write a page on which the reader moves one number of a token by a slider, and sees queries, keys, scores, weights
+# and outputs change. Use any tool that you like. Show it to somebody who does not know attention, and write down
+# where he or she is lost.
 
 # %% [markdown]
 # ## What to read next

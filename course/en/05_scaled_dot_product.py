@@ -207,6 +207,8 @@ np.testing.assert_allclose(by_keras[0, :, 0], expected, atol=1e-5)
 # %% [markdown]
 # ## Exercise
 #
+# ### Five minutes
+#
 # The numbers in a query and in a key have standard deviation **2** instead of 1, and $d_k = 64$.
 #
 # 1. What is the standard deviation of their dot product?
@@ -231,6 +233,23 @@ print(
     (products / 8).std().round(2),
     (products / 32).std().round(3),
 )
+
+# %% [markdown]
+# ### An hour
+#
+# The scores of a long sentence do not fit into memory. Write `attention_in_parts(query, parts)` for one query.
+# `parts` yields pairs of keys and values, and each pair is overwritten when the next one comes, so you cannot keep
+# it. Return the output of scaled dot-product attention to all of them. It must also hold for scores of some hundreds:
+# $e^{400}$ is a large number, and $e^{800}$ is none.
+#
+# Write it in a file `answer.py`, with NumPy alone. `python course/check.py 5 answer.py` says which of its properties
+# hold. No solution is published.
+#
+# ### A project
+#
+# Train the small translator of chapter 16 with the scale $1 / \sqrt{d_k}$, without a scale, and with $1 / d_k$, each
+# with three seeds and with $d_k$ of 16 and 128. Draw the losses and the mean entropy of the attention weights by
+# step. Does the argument of this chapter say what you see?
 
 # %% [markdown]
 # ## What to read next

@@ -211,6 +211,8 @@ assert before_two > 3 * before_one
 # %% [markdown]
 # ## Exercise
 #
+# ### Five minutes
+#
 # A model has $d_{model} = 512$ and 8 heads. You remove head 3: you set the 64 rows of $W^O$ that read it to 0.
 #
 # 1. Which rows are these?
@@ -237,6 +239,22 @@ np.testing.assert_allclose(
 deleted = 3 * 512 * 64 + 64 * 512
 assert deleted == 4 * 512 * 512 // 8
 print("rows", third.start + 1, "-", third.stop, "weights:", f"{deleted:,}")
+
+# %% [markdown]
+# ### An hour
+#
+# Write `multi_head_attention(x, memory, w_query, w_key, w_value, w_output, num_heads)`. The queries come from `x`,
+# keys and values from `memory`, and all matrices are $d_{model} \times d_{model}$. Head $i$ takes the $i$-th group of
+# columns. It must work for a memory of another length, too.
+#
+# Write it in a file `answer.py`, with NumPy alone. `python course/check.py 6 answer.py` says which of its properties
+# hold. No solution is published.
+#
+# ### A project
+#
+# Which heads can go? Train a small translator (chapter 16), remove each head in turn by setting its rows of $W^O$ to
+# 0, and measure how many translations stay right. Then remove the heads in the order of their importance. How many
+# are left when the quality falls?
 
 # %% [markdown]
 # ## What to read next

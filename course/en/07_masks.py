@@ -134,7 +134,7 @@ kt.plots.masks(tables, ["I", "am", "0", "0"], **axis_names)
 #
 # When does the self-attention of a decoder need both masks? If the padding stands on the right, as here, the look-ahead
 # mask alone is enough: all padding comes after the last word, so no word sees it. The outputs at the places of the
-# padding are useless, but they do not count in the loss (chapter 12). If padding stands *before* words, the padding
+# padding are useless, but they do not count in the loss (chapter 12a). If padding stands *before* words, the padding
 # mask is needed, too. Prompts, which a model continues (chapter 14), are often padded on the left. If several sentences
 # are packed into one row, another mask must keep them from seeing each other.
 #
@@ -167,6 +167,8 @@ assert (hidden[:3] < 1e-6).all()  # a padded token reaches no real one
 # %% [markdown]
 # ## Exercise
 #
+# ### Five minutes
+#
 # A mask can also hide what is too far away: "restricted self-attention" (section 4 of the paper). Each token may see
 # only the tokens less than 2 places away, and, as in a decoder, none in the future.
 #
@@ -180,6 +182,23 @@ assert near.sum() == 9  # 1. the diagonal, 5, and the cells just below it, 4
 last = softmax(np.where(near, scores, -np.inf))[-1]
 np.testing.assert_allclose(last, [0, 0, 0, 1 / (1 + np.exp(8)), 1 / (1 + np.exp(-8))], rtol=1e-5)
 print(near.astype(int), last.round(4), sep="\n")
+
+# %% [markdown]
+# ### An hour
+#
+# Several dialogues share a row, to waste no room. Write `packed_mask(numbers, prompts)`. `numbers` is
+# `(batch, length)`: the number of the dialogue that a token belongs to, and 0 for padding. `prompts` is True for the
+# tokens of a prompt. Return a `bool` table `(batch, length, length)`, True where a query may see a key. A token sees
+# its own dialogue up to itself, and the tokens of a prompt see each other in both directions.
+#
+# Write it in a file `answer.py`, with NumPy alone. `python course/check.py 7 answer.py` says which of its properties
+# hold. No solution is published.
+#
+# ### A project
+#
+# Write a program that finds out which mask a layer uses, without reading its code. It may only call the layer: it
+# changes one token at a time, and sees which outputs change. Test it with every layer of this library that takes a
+# mask, and draw the tables that it finds.
 
 # %% [markdown]
 # ## What to read next

@@ -160,6 +160,8 @@ plt.show()
 # %% [markdown]
 # ## Exercise
 #
+# ### Five minutes
+#
 # The embedding of a word is multiplied by $\sqrt{d_{model}}$ before the positions are added (section 3.4). Embeddings
 # start with random numbers of standard deviation $1 / \sqrt{d_{model}}$. Let $d_{model} = 128$.
 #
@@ -175,6 +177,22 @@ before, after = (np.linalg.norm(vectors * factor, axis=1).mean() for factor in (
 print(f"word before {before:.2f}, after {after:.2f}, position 8.00")
 # 2. Before: 1 against 8, the word would hardly count. After: 11.3 against 8.
 np.testing.assert_allclose([before, after], [1, np.sqrt(128)], rtol=0.02)
+
+# %% [markdown]
+# ### An hour
+#
+# Today's models turn queries and keys instead of adding positions. Write `rotate(x, places)` for rows of $d$ numbers.
+# Numbers $2i$ and $2i + 1$ of a row are the hand of a clock. At place $p$ turn it anticlockwise by the angle
+# $p / 10000^{2i/d}$.
+#
+# Write it in a file `answer.py`, with NumPy alone. `python course/check.py 8 answer.py` says which of its properties
+# hold. No solution is published.
+#
+# ### A project
+#
+# Train the reverser of chapter 2 as a small Transformer, with sums of sines, with learned positions and with
+# rotations. Train with sentences of up to 20 words, and test with 20 to 60. Which positions can count farther than
+# they have seen? Explain the difference.
 
 # %% [markdown]
 # ## What to read next

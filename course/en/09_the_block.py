@@ -139,7 +139,7 @@ assert w1.shape == (d_model, d_ff) and w2.shape == (d_ff, d_model)
 
 # %% [markdown]
 # The output has the shape of the input. So layers can be stacked: the paper stacks 6. `normalize_first=True` gives
-# *pre-norm*, $x + \text{Sublayer}(\text{LayerNorm}(x))$, which trains without a warm-up (chapter 12). Most language
+# *pre-norm*, $x + \text{Sublayer}(\text{LayerNorm}(x))$, which trains without a warm-up (chapter 12a). Most language
 # models since GPT-2 use it.
 #
 # In training there is *dropout*, too. Dropout sets numbers of a vector to 0, each with a fixed probability, 0.1 in the
@@ -150,9 +150,9 @@ assert w1.shape == (d_model, d_ff) and w2.shape == (d_ff, d_model)
 # ## The decoder layer
 #
 # A decoder layer has three sublayers. The first is *masked* self-attention over what is written so far. The second is
-# **cross-attention** (the paper says encoder-decoder attention): the queries come from the decoder, the keys and values
-# from the encoder's output. So each word that is written looks at the whole source. The third is the feed-forward
-# network.
+# **cross-attention** (the paper says encoder-decoder attention): the queries come from the decoder, the keys and
+# values from the encoder's output. So each word that is written looks at the whole source. The third is the
+# feed-forward network.
 
 # %%
 decoder = kt.DecoderLayer(num_heads, d_ff)
@@ -190,6 +190,8 @@ assert counts["feed-forward"] == 512 * 2048 + 2048 + 2048 * 512 + 512
 # %% [markdown]
 # ## Exercise
 #
+# ### Five minutes
+#
 # 1. The last number printed above counts all weights of the encoder layer of `base`. It is larger than attention and
 #    feed-forward network together. By how much? What else does it count?
 # 2. How many weights does a decoder layer have? Compute first, then check with the library.
@@ -215,10 +217,27 @@ small = kt.Transformer(30, num_layers=2, d_model=512, num_heads=8, d_ff=2048)
 assert small.count_params() == 2 * encoder_layer + 2 * decoder_layer + 30 * 512
 
 # %% [markdown]
-# The count is 63 million. The paper rounds, and says only "about 37,000 tokens" and "65 million"; a vocabulary of
-# 41,000 would give its number. Two things are worth remembering. Nearly a third of the weights are in the one embedding
-# matrix. And the number of words in a sentence or of heads changes nothing: all positions use the same matrices, and
-# the heads only share their columns.
+# The count is 63 million, not 65. Chapter 16 looks for the reason. Two things are worth remembering. Nearly a third of
+# the weights are in the one embedding matrix. And the number of words in a sentence or of heads changes nothing: all
+# positions use the same matrices, and the heads only share their columns.
+
+# %% [markdown]
+# ### An hour
+#
+# Write `encoder_layer(x, weights, num_heads)`: a whole post-norm layer for one sentence `(length, d_model)`, with
+# ReLU, with biases, without dropout. `weights` is a dictionary. Its keys are `self_attention/query/kernel`,
+# `self_attention/query/bias`, the same for `key`, `value` and `attention_output`, then `feed_forward/inner/kernel`
+# and `bias`, `feed_forward/outer/kernel` and `bias`, and `self_attention/norm/gamma`, `self_attention/norm/beta`,
+# `feed_forward/norm/gamma`, `feed_forward/norm/beta`. The normalisation adds $10^{-6}$ to the variance.
+#
+# Write it in a file `answer.py`, with NumPy alone. `python course/check.py 9 answer.py` says which of its properties
+# hold. No solution is published.
+#
+# ### A project
+#
+# How deep can a model be? Train the small translator of chapter 16 with 2, 6, 12 and 24 layers, post-norm and
+# pre-norm, with and without a warm-up. Draw the loss after 200 steps, and the size of the gradient by layer at the
+# first step.
 
 # %% [markdown]
 # ## What to read next

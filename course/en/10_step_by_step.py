@@ -17,7 +17,7 @@
 # ## A small translator
 #
 # To follow a real sentence we need a model that really translates. A few dozen sentences are enough for a small one:
-# who, and what they are or are not. We train it in seconds. Chapter 12 explains the training; here it is only a tool.
+# who, and what they are or are not. We train it in seconds. Chapter 12a explains the training; here it is only a tool.
 
 # %%
 import os
@@ -304,6 +304,8 @@ assert translator.translate(["저는 학생입니다."]) == ["I am a student."]
 # %% [markdown]
 # ## Exercise
 #
+# ### Five minutes
+#
 # `base` translates a sentence of 20 pieces into 20 pieces, `</s>` included, with 6 decoder layers. Count the positions
 # that go through a decoder layer. A position that goes through all six layers counts six times.
 #
@@ -322,6 +324,23 @@ assert (without_cache, with_cache) == (1260, 120)
 size = 20 * 6 * 2 * 512 * 4
 assert size == 491_520  # about half a megabyte
 print(without_cache, with_cache, f"{size:,}")
+
+# %% [markdown]
+# ### An hour
+#
+# Write `learn_merges(words, number)`: byte-pair encoding. `words` maps each word to its count. All words start as
+# letters. In each round, count every pair of neighbours, as often as the word occurs, and merge the most frequent one
+# everywhere. Of equal counts take the pair that is first in the alphabet. In a run of equal letters pairs do not
+# overlap: *aaa* holds the pair *a a* once. Return the list of merged pairs, at most `number`.
+#
+# Write it in a file `answer.py`, with NumPy alone. `python course/check.py 10 answer.py` says which of its properties
+# hold. No solution is published.
+#
+# ### A project
+#
+# Train two tokenizers on Korean text of your own, one with 1,000 and one with 8,000 pieces, and a third one on
+# letters. Train the same small translator with each. Compare the length of the sentences, the time of an epoch, and
+# the quality on rare words.
 
 # %% [markdown]
 # ## What to read next

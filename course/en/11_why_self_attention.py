@@ -379,6 +379,8 @@ plt.show()
 # %% [markdown]
 # ## Exercise
 #
+# ### Five minutes
+#
 # The last row of table 1 has a price: a window makes paths longer. A stack of attention layers sees $w - 1$
 # places to either side in each layer (`sliding_window=w`).
 #
@@ -397,6 +399,22 @@ assert mixed == 2  # 2. Two layers are enough: the layer without a window joins 
 print(windowed, mixed)
 
 # %% [markdown]
+# ### An hour
+#
+# Write `window_attention(query, key, value, window)` for matrices of `length` rows. It gives the same output as a
+# full table with a mask: query $i$ sees the keys less than `window` places away, on both sides. But its memory must
+# grow with $n \cdot w$, not with $n^2$: 20,000 rows fit into 100 MB.
+#
+# Write it in a file `answer.py`, with NumPy alone. `python course/check.py 11 answer.py` says which of its properties
+# hold. No solution is published.
+#
+# ### A project
+#
+# Measure table 1 on your own computer. Take an attention layer, an LSTM and a convolution of the same width, for
+# lengths from 16 to 4,096, forward and with the gradient. Draw time and memory on logarithmic axes. Where do the
+# curves cross, and why not where the table says?
+
+# %% [markdown]
 # ## What to read next
 #
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), section 4 and table 1
@@ -404,4 +422,4 @@ print(windowed, mixed)
 #   an idea close to the exercise
 # - Documents of this library: *Building blocks*, section "Long sequences"; *Benchmarks*, "What the paper's table
 #   1 claims", which measures larger layers and whole training steps
-# - Next chapter: **12. Training**
+# - Next chapter: **12a. Training: warm-up and label smoothing**

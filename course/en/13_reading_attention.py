@@ -5,7 +5,7 @@
 # and say what such a picture shows and what it does not show. You train two small models here, and both solve a task
 # that needs attention.
 #
-# **Before:** chapters 6 (several heads) and 12 (training).
+# **Before:** chapters 6 (several heads) and 12a (training).
 
 # %%
 import os
@@ -277,7 +277,7 @@ kt.plots.translation_attention(
 # The library also shows this as a page for the browser. There you can switch heads off, go from step to step, and
 # see how a single weight comes about. In a notebook the page appears below; its method `save("page.html")` writes
 # it to a file. (`live=False` records these sentences. A translator with a SentencePiece tokenizer, as in
-# chapter 12, runs in the page itself.)
+# chapter 12a, runs in the page itself.)
 
 # %%
 kt.plots.attention(translator, [text, test[0][0]], live=False, language="en")
@@ -367,6 +367,8 @@ assert alphas.argmax() == 0 and contributions.argmax() == 1
 # %% [markdown]
 # ## Exercise
 #
+# ### Five minutes
+#
 # The entropy of the weights $w_1, \ldots, w_n$ is $-\sum_i w_i \log w_i$. A head that looks everywhere alike has the
 # entropy $\log n$, a head that looks at one word 0. Compute the mean entropy of each head of the guesser, for the
 # hidden word on the test sentences (`from_hidden`). Which head is the sharpest? Is every head sharper than an even
@@ -380,6 +382,23 @@ even_entropy = np.log((ids[800:] != 0).sum(-1)).mean()
 print(f"heads {np.round(entropies, 2)}, even {even_entropy:.2f}")
 assert np.all(entropies > 0) and np.all(entropies < even_entropy)
 print("the sharpest head:", entropies.argmin() + 1)
+
+# %% [markdown]
+# ### An hour
+#
+# Write `rollout(weights)`, which follows attention through all layers (Abnar and Zuidema, 2020). `weights` is
+# `(layers, heads, length, length)`. For each layer take the mean of the heads and average it with the identity
+# matrix, because the residual connection hands each token on. Multiply the layers, so that row $i$ says how much of
+# token $i$ above came from each token below.
+#
+# Write it in a file `answer.py`, with NumPy alone. `python course/check.py 13 answer.py` says which of its properties
+# hold. No solution is published.
+#
+# ### A project
+#
+# Take ten sentences of a translator of your own, and draw the alignment of each by hand before you open the attention
+# viewer. Which head agrees best with you? Is it the same head for all sentences? Measure the agreement by a number,
+# and give that of a head with even weights beside it.
 
 # %% [markdown]
 # ## What to read next

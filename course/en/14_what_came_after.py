@@ -428,6 +428,8 @@ plt.show()
 # %% [markdown]
 # ## Exercise
 #
+# ### Five minutes
+#
 # T5's decoder has a source. A *prefix* language model has none, but treats the first part of its text like a
 # source: the first three tokens see each other in both directions, all later tokens see the past only. Build this
 # mask for six tokens from `kt.masks.look_ahead_mask`. Which two masks of this chapter lie in it?
@@ -439,6 +441,22 @@ assert prefix[:3, :3].all()  # BERT's mask among the first three
 assert not prefix[:3, 3:].any()  # the prefix does not see what is written later
 np.testing.assert_array_equal(prefix[3:, 3:], causal[3:, 3:])  # GPT's mask among the others
 print(prefix.astype(int))
+
+# %% [markdown]
+# ### An hour
+#
+# Write `nucleus(logits, temperature, top_p)` for rows of logits. Divide by the temperature, take the softmax, and
+# keep the likeliest words until their probabilities together reach `top_p`. All others get 0, and the rest is divided
+# so that it adds up to 1. At least one word stays. Return the probabilities in the order of the logits.
+#
+# Write it in a file `answer.py`, with NumPy alone. `python course/check.py 14 answer.py` says which of its properties
+# hold. No solution is published.
+#
+# ### A project
+#
+# Train the small language model of this chapter on texts of your own. Let five people rank continuations by greedy
+# search, by temperatures of 0.5 and 1, and by top-p of 0.9, without knowing which is which. Does the likeliest text
+# win?
 
 # %% [markdown]
 # ## What to read next

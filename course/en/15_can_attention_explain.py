@@ -320,6 +320,8 @@ assert agreement(by_attention, attention(other)).mean() < 0.8
 # %% [markdown]
 # ## Exercise
 #
+# ### Five minutes
+#
 # In our task we know which words decide: the adjectives and *not*. For each review let $k$ be the number of such
 # words. How many of the $k$ most important words are among them, by each of the three measures? What would chance
 # give? Does the winner agree with what this chapter says?
@@ -340,6 +342,23 @@ print(f"chance: {by_chance:.2f}")
 # guess. It does not make attention an explanation. This task only asks whether the deciding words are among the top k.
 # It does not ask whether the words are in the right order (Kendall's τ stayed below 0.4), nor whether the model needs
 # these weights: the model with uniform weights solved the same task.
+
+# %% [markdown]
+# ### An hour
+#
+# Different weights can give the same output. Write `other_weights(values, weights)` for one query: `values` is
+# `(length, d)` with `length` greater than $d + 1$, and `weights` is `(length,)`. Return other weights that are not
+# negative, add up to 1 and give the same output, and at least one of which is 0. (Which directions of the weights
+# change neither the sum nor the output?)
+#
+# Write it in a file `answer.py`, with NumPy alone. `python course/check.py 15 answer.py` says which of its properties
+# hold. No solution is published.
+#
+# ### A project
+#
+# Take a text classifier of your own (chapter 14, or a checkpoint). Ask for ten texts which words people find
+# decisive, before you look. Compare with attention, with gradient × input and with leave-one-out, and with a model
+# that is trained with uniform weights. What would you show to somebody who was refused a loan by it?
 
 # %% [markdown]
 # ## What to read next

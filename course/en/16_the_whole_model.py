@@ -5,7 +5,7 @@
 # translation. You train it. You copy its weights into the library and get the same logits. You count its parameters by
 # hand, and know where the 65 million of the paper's base model are.
 #
-# **Before:** chapters 6 to 10 (the parts), chapter 12 (training). The training in this chapter takes about 40
+# **Before:** chapters 6 to 10 (the parts), chapter 12a (training). The training in this chapter takes about 40
 # seconds on two cores.
 
 # %% [markdown]
@@ -188,8 +188,8 @@ def translate(model, source, max_length=12):
 # | `Attention` | 4 to 6 | 3.2 |
 # | `FeedForward`, `AddAndNorm`, `EncoderLayer`, `DecoderLayer` | 9 | 3.1, 3.3, 5.4 |
 # | `Transformer`: embeddings, positions, tied output | 10 | 3.4 |
-# | `loss`, without label smoothing | 12 | 5.4 |
-# | `translate` | 10, 12 | |
+# | `loss`, without label smoothing | 12a | 5.4 |
+# | `translate` | 10, 12b | |
 #
 # Four places are easy to get wrong:
 #
@@ -202,7 +202,7 @@ def translate(model, source, max_length=12):
 # %% [markdown]
 # ## Sentences to translate
 #
-# The sentences are those of the grammar of chapter 12: polite Korean, and its English. This time a token is a whole
+# The sentences are those of the grammar of chapter 12a: polite Korean, and its English. This time a token is a whole
 # word, so a Python dictionary is enough for a tokenizer. Id 0 is the padding, 1 starts a translation, 2 ends it.
 
 # %%
@@ -440,6 +440,8 @@ plt.show()
 # %% [markdown]
 # ## Exercise
 #
+# ### Five minutes
+#
 # 1. Table 3 of the paper gives the millions of parameters of other sizes, too. With all else as in `base` these are 36
 #    for $N = 2$, 50 for $N = 4$, 80 for $N = 8$, 28 for $d_{model} = 256$, 168 for $d_{model} = 1024$, 53 for
 #    $d_{ff} = 1024$ and 90 for $d_{ff} = 4096$. Which sizes of the vocabulary give all of them, and 65 for `base`?
@@ -501,6 +503,23 @@ longer = {"source": np.pad(batch["source"], ((0, 0), (0, 10))), "target": batch[
 padded = ops.convert_to_numpy(model(longer))[real]
 print(f"largest difference {np.abs(padded - logits).max():.1e}")
 assert np.abs(padded - logits).max() < 1e-5 * largest
+
+# %% [markdown]
+# ### An hour
+#
+# Write `transformer(embedding, encoder, decoder, source, target, num_heads)`: the logits of one pair of sentences,
+# `(target_len, words)`, in NumPy. `encoder` and `decoder` are lists with a dictionary for each layer. Their keys are
+# those of chapter 9, and a decoder layer has the same ones with `cross_attention`, too. Id 0 is padding, in the
+# source alone. Your functions of chapters 6, 8 and 9 are most of the work.
+#
+# Write it in a file `answer.py`, with NumPy alone. `python course/check.py 16 answer.py` says which of its properties
+# hold. No solution is published.
+#
+# ### A project
+#
+# Change one thing of the listing that the paper does not explain: the $\sqrt{d_{model}}$ of the embedding, the tied
+# output, ReLU, the epsilon, or the place of the normalisation. Train with and without it, three seeds each, and say
+# whether the difference is larger than that of two seeds.
 
 # %% [markdown]
 # ## What to read next

@@ -4,21 +4,22 @@
 # 이 장을 마치면 트랜스포머 이전의 순환 신경망 번역기가 쓰던 어텐션을 직접 쓸 수 있습니다. 네 줄이면 되고, 그중 세 줄은
 # 지금도 모든 트랜스포머에서 쓰입니다. 어느 단어를 보아야 하는지 모델이 스스로 알아내는 모습도 봅니다.
 #
-# **먼저 읽을 것:** 1장(왜 어텐션인가). 두 벡터의 내적과 $e^x$를 알면 됩니다.
+# **먼저 읽을 것:** 1장(왜 어텐션인가). 두 벡터의 내적과 $e^x$를 알면 됩니다. 마지막 부분에서 작은 모델을 학습하므로
+# Keras의 `compile`과 `fit`을 본 적이 있으면 좋습니다.
 
 # %% [markdown]
 # ## 어텐션 가중치 0.8은 어떻게 구할까요?
 #
-# 1장에서는 상태의 가중합을 구했습니다. 단어 "I"를 쓸 때 인코더의 상태 $h_0$(저는)의 어텐션 가중치가 0.8이고, $h_1$과
-# $h_2$의 어텐션 가중치는 각각 0.1이었습니다. 그때는 이 가중치를 우리가 정했습니다. 이제 모델이 단어를 쓸 때마다 스스로
-# 계산하게 합니다.
+# 1장에서는 상태의 가중합을 구했습니다. 단어 "I"를 쓸 때 인코더의 상태 $h_0$(저는)의 가중치가 0.8이고, $h_1$과 $h_2$의
+# 가중치는 각각 0.1이었습니다. 이런 가중치를 *어텐션 가중치*(attention weight)라고 합니다. 그때는 이 가중치를 우리가
+# 정했습니다. 이제 모델이 단어를 쓸 때마다 스스로 계산하게 합니다.
 #
 # 루옹(Luong) 등이 2015년에 내놓은 어텐션은 두 벡터를 비교합니다. $s$는 디코더의 상태로, 지금까지 무엇을 썼고 이제
-# 무엇을 쓰려는지 나타냅니다. $h_0, h_1, h_2$는 인코더의 상태로, 원문에 무엇이 있는지 나타냅니다. 둘이 잘 맞는 곳을 보면
-# 됩니다.
+# 무엇을 쓰려는지 나타냅니다. $h_0, h_1, h_2$는 인코더의 상태로, 원문에 무엇이 있는지 나타냅니다. 둘이 잘 맞는 곳을
+# 보면 됩니다.
 #
 # 여기서는 상태를 3차원 벡터로 둡니다. 한눈에 알아볼 수 있도록 값을 골랐습니다. $h$는 저마다 방향이 다르고, $s$는
-# 자기에게 필요한 $h$ 쪽을 가리킵니다. 실제 모델에서는 LSTM이 둘을 계산합니다.
+# 자기에게 필요한 $h$ 쪽을 가리킵니다. 실제 모델에서는 순환 신경망이 둘을 계산합니다.
 
 # %%
 import os
@@ -56,7 +57,8 @@ np.testing.assert_allclose(scores, [np.log(8), 0, 0], atol=0.01)
 # %% [markdown]
 # ## 2단계: 소프트맥스로 어텐션 분포를 구합니다
 #
-# 소프트맥스(softmax)는 스코어를 어텐션 가중치로 바꿉니다. 단어 하나를 쓸 때의 가중치를 모은 것이 어텐션 분포입니다.
+# 소프트맥스(softmax)는 스코어를 어텐션 가중치로 바꿉니다. 단어 하나를 쓸 때의 가중치를 모은 것이
+# *어텐션 분포*(attention distribution)입니다.
 # $e^{2.08} = 8$이고 $e^0 = 1$이므로 가중치는 $8/10$, $1/10$, $1/10$입니다. (왜 소프트맥스인지는 3장에서 설명합니다.
 # 코드는 먼저 모든 스코어에서 가장 큰 스코어를 뺍니다. 결과는 같고, $e^x$가 너무 커지지 않습니다.)
 
@@ -75,8 +77,8 @@ np.testing.assert_allclose(weights, [0.8, 0.1, 0.1], atol=0.005)
 # %% [markdown]
 # ## 3단계: 컨텍스트 벡터를 구합니다
 #
-# 컨텍스트 벡터(context vector) $a$는 인코더의 상태에 어텐션 가중치를 곱해 더한 가중합, 곧 어텐션 값입니다. $h_j$의
-# 가중치가 $w_j$이면 $a = \sum_j w_j h_j$입니다.
+# *컨텍스트 벡터*(context vector) $a$는 인코더의 상태에 어텐션 가중치를 곱해 더한 가중합입니다. *어텐션
+# 값*(attention value)이라고도 합니다. $h_j$의 가중치가 $w_j$이면 $a = \sum_j w_j h_j$입니다.
 
 # %%
 context = weights @ h
@@ -86,8 +88,9 @@ np.testing.assert_allclose(context, 0.8 * h[0] + 0.1 * h[1] + 0.1 * h[2], atol=0
 # %% [markdown]
 # ## 4단계: 디코더의 상태와 합칩니다
 #
-# 이제 벡터가 두 개입니다. $a$는 원문의 이 부분에 무엇이 있는지, $s$는 지금까지 무엇을 썼는지 알려 줍니다. 디코더는 둘을
-# 이어 붙이고($[a; s]$), 학습하는 행렬 $W_c$를 곱하고 편향 $b_c$를 더한 다음, 결과를 −1과 1 사이의 값으로 만듭니다.
+# 이제 벡터가 두 개입니다. $a$는 원문의 이 부분에 무엇이 있는지, $s$는 지금까지 무엇을 썼는지 알려 줍니다. 디코더는
+# 둘을 이어 붙이고($[a; s]$), 학습하는 행렬 $W_c$를 곱하고 편향 $b_c$를 더한 다음, 결과를 −1과 1 사이의 값으로
+# 만듭니다.
 #
 # $$\tilde s = \tanh(W_c [a; s] + b_c)$$
 #
@@ -103,8 +106,9 @@ print("'I'의 s̃:", s_tilde.round(3))
 # %% [markdown]
 # ## 모든 단어를 한꺼번에 계산합니다
 #
-# 학습할 때는 번역문의 단어를 모두 알고 있으므로 모든 행을 한꺼번에 계산할 수 있습니다. 한국어와 영어는 어순이 다릅니다.
-# "am"은 마지막 단어 "입니다"를 보고, "student"는 가운데 단어를 봅니다. "a"는 한국어에 짝이 없어서 두 단어를 봅니다.
+# 학습할 때는 번역문의 단어를 모두 알고 있으므로 모든 행을 한꺼번에 계산할 수 있습니다. 한국어와 영어는 어순이
+# 다릅니다. "am"은 마지막 단어 "입니다"를 보고, "student"는 가운데 단어를 봅니다. "a"는 한국어에 짝이 없어서 두 단어를
+# 봅니다.
 
 
 # %%
@@ -154,8 +158,13 @@ np.testing.assert_allclose(by_names[0, 0], alignment @ h, atol=1e-5)
 # 쌍만 보고, 나머지는 기울기(gradient)를 따라 배웁니다. 작은 과제로 확인해 봅시다. 원문은 무작위 단어 여섯 개이고,
 # 번역문은 같은 단어를 거꾸로 늘어놓은 것입니다. 첫 단어를 쓰려면 원문의 마지막 단어를 보아야 합니다.
 #
-# 인코더와 디코더는 LSTM입니다. 디코더는 인코더의 마지막 상태에서 시작하고, 써야 할 단어의 바로 앞 단어를 읽습니다. 첫
-# 단어 앞에는 시작을 나타내는 ID 1을 둡니다.
+# 인코더와 디코더는 LSTM입니다(Hochreiter, Schmidhuber, 1997). LSTM은 1장에서 본 것과 같은 순환 신경망인데, 단계마다
+# 상태에서 무엇을 남기고 무엇을 지울지도 배우므로 더 늦게 잊습니다. 여기서는 층으로만 씁니다. 단어 벡터가 들어가고
+# 단어마다 상태가 나옵니다.
+#
+# 디코더는 인코더의 마지막 상태에서 시작하고, 써야 할 단어의 바로 앞 단어를 읽습니다. 첫 단어 앞에는 시작을 나타내는
+# ID 1을 둡니다. 어텐션은 위에서 본 층입니다. $s$는 디코더의 상태, $h$는 인코더의 상태입니다. 가중치는 나중에 보려고
+# `learned`에 담아 둡니다.
 
 # %%
 length, vocab_size, begin = 6, 12, 1
@@ -164,11 +173,12 @@ targets = sources[:, ::-1]
 shifted = np.concatenate([np.full((4000, 1), begin), targets[:, :-1]], axis=1)  # 바로 앞 단어
 
 read, written = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
-embed = keras.layers.Embedding(vocab_size, 32)
+embed = keras.layers.Embedding(vocab_size, 32)  # ID를 벡터로
+# 인코더는 모든 상태와, 디코더가 시작할 마지막 상태를 돌려줍니다.
 states, last = kt.layers.LSTMStack(1, 48)(embed(read))
 decoder_states, _ = kt.layers.LSTMStack(1, 48)(embed(written), last)
 attended, learned = kt.layers.LuongAttention()(decoder_states, states, return_attention_scores=True)
-logits = keras.layers.Dense(vocab_size)(attended)
+logits = keras.layers.Dense(vocab_size)(attended)  # 다음에 올 수 있는 단어마다 값 하나
 
 model = keras.Model([read, written], logits)
 model.compile(
@@ -180,6 +190,10 @@ history = model.fit([sources, shifted], targets, batch_size=64, epochs=3, verbos
 for epoch, accuracy in enumerate(history.history["accuracy"], start=1):
     print(f"에포크 {epoch}: 단어의 {accuracy:.1%}가 맞습니다")
 assert history.history["accuracy"][-1] > 0.9
+
+# %% [markdown]
+# 이제 가중치를 봅시다. 같은 층으로 만든 두 번째 모델이 단어 대신 가중치를 돌려줍니다. 층은 이미 학습했으므로 다시
+# 학습할 필요가 없습니다.
 
 # %%
 reader = keras.Model([read, written], learned)
@@ -226,6 +240,8 @@ plt.show()
 # %% [markdown]
 # ## 연습 문제
 #
+# ### 5분 문제
+#
 # 디코더의 상태는 **4차원**, 인코더의 상태는 3차원입니다. 이 둘은 내적할 수 없습니다.
 #
 # 1. 스코어의 식을 되도록 조금만 고쳐서 계산할 수 있게 만들어 봅시다. (도움말: $s$와 $h$ 사이에 행렬 $W_a$를 넣습니다.)
@@ -246,11 +262,29 @@ np.testing.assert_allclose((wide @ w_a) @ h.T, wide @ (h @ w_a.T).T)
 print("정렬:", general.shape)
 
 # %% [markdown]
+# ### 한 시간 문제
+#
+# 루옹은 창 하나만 보는 *국소*(local) 어텐션도 제안했습니다. `local_attention(s, h, places, width)`를 작성합니다.
+# `s`와 `h`는 디코더와 인코더의 상태이고, `places`는 `s`의 행마다 원문의 자리 하나를 담습니다. 그 자리에서 `width`
+# 이내에 있는 상태만 소프트맥스에 들어갑니다. 그다음 가중치마다 $e^{-d^2 / (2 \sigma^2)}$을 곱합니다. $d$는 자리에서
+# 떨어진 거리이고, $\sigma$는 `width`의 절반입니다. 컨텍스트 벡터와 가중치를 돌려줍니다.
+#
+# `answer.py`에 NumPy만으로 작성합니다. `python course/check.py 2 answer.py`를 실행하면 맞는 성질과 틀린 성질을 알려
+# 줍니다. 풀이는 공개하지 않습니다.
+#
+# ### 프로젝트
+#
+# 이 장의 뒤집는 모델을 단어 6, 12, 24, 48개로 학습하되, 한 번은 어텐션을 쓰고 한 번은 쓰지 않습니다. 어텐션이 없으면
+# 디코더에는 마지막 상태뿐입니다. 맞힌 단어의 비율을 재고, 두 모델이 각각 어느 길이에서 무너지는지 말합니다. 무너지는
+# 곳의 정렬도 살펴봅니다.
+
+# %% [markdown]
 # ## 더 읽을거리
 #
 # - Luong, Pham, Manning, 2015, ["Effective Approaches to Attention-based Neural Machine
 #   Translation"](https://arxiv.org/abs/1508.04025), 3절: 네 줄의 식과 다른 스코어들
 # - Bahdanau et al., 2015, ["Neural Machine Translation by Jointly Learning to Align and
 #   Translate"](https://arxiv.org/abs/1409.0473): 최초의 어텐션. 그림 3에 정렬이 있습니다
+# - Hochreiter, Schmidhuber, 1997, ["Long Short-Term Memory"](https://doi.org/10.1162/neco.1997.9.8.1735): LSTM
 # - 이 라이브러리의 문서: `LuongAttention`과 `RecurrentSeq2Seq`의 레퍼런스
 # - 다음 장: **3. 쿼리·키·밸류: 부드러운 조회**

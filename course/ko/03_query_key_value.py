@@ -220,6 +220,8 @@ for hour, answer in zip(questions, mixed[0, 0, :, 0], strict=True):
 # %% [markdown]
 # ## 연습 문제
 #
+# ### 5분 문제
+#
 # 1. 쿼리가 벡터 $[0, 0]$입니다. 어느 쪽도 가리키지 않습니다. 조회의 답은 무엇이고, 날카로움은 왜 상관없을까요?
 # 2. 표에 다섯째 항목을 넣습니다. 9:00에 99도를 가리키는 *고장 난* 온도계이고, 키는 9:00의 항목과 같습니다. 아주
 #    날카로운 조회는 9시에 무엇이라고 답할까요? `dict`라면 어떻게 될까요?
@@ -240,6 +242,22 @@ more_keys, more_values = np.concatenate([keys, hand([9])]), np.concatenate([valu
 answer, shares = look_up(hand(9), more_keys, more_values, 1000)
 np.testing.assert_allclose(answer, (15 + 99) / 2)
 print("어텐션 가중치:", shares.round(2), "답:", answer)
+
+# %% [markdown]
+# ### 한 시간 문제
+#
+# 조회는 무엇을 물을지 배울 수 있습니다. `find_query(keys, values, wanted)`를 작성합니다. 날카로움이 1인 조회의 답이
+# `wanted`와 0.01 이내로 같아지는 쿼리를 돌려줍니다. 0으로 채운 쿼리에서 시작하고, 제곱 오차의 기울기를 종이에
+# 유도하여 따라 내려갑니다. `wanted`는 언제나 밸류의 가중합입니다.
+#
+# `answer.py`에 NumPy만으로 작성합니다. `python course/check.py 3 answer.py`를 실행하면 맞는 성질과 틀린 성질을 알려
+# 줍니다. 풀이는 공개하지 않습니다.
+#
+# ### 프로젝트
+#
+# 사는 곳의 한 해 기온을 한 시간 단위로 구합니다. "3월의 어느 날 7시 30분은 몇 도일까?"를 부드러운 조회로 답합니다.
+# 키에는 시각과 날짜를 담습니다. 데이터의 절반에서 가장 좋은 날카로움을 찾고, 나머지 절반에서 오차를 잽니다. 그달의
+# 평균보다 나은가요?
 
 # %% [markdown]
 # ## 더 읽을거리

@@ -225,6 +225,8 @@ print(np.round(result[0], 2))
 # %% [markdown]
 # ## 연습 문제
 #
+# ### 5분 문제
+#
 # 1. **셋째** 토큰의 출력을 종이에 계산해 봅시다. 쿼리는 $[2, 1, 3]$입니다. 스코어 세 개를 먼저 쓰고, 어텐션 가중치는
 #    계산하기 전에 어림해 봅시다.
 # 2. 첫째 토큰과 셋째 토큰을 맞바꿉니다. 이제 입력은 $x_3, x_2, x_1$입니다. 출력은 어떻게 될까요? 값이 바뀌는 것은
@@ -243,6 +245,21 @@ swapped_weights = softmax((swapped @ w_query) @ (swapped @ w_key).T)
 swapped_outputs = swapped_weights @ (swapped @ w_value)
 # 2. 출력은 토큰을 따라 자리만 옮기고, 값은 바뀌지 않습니다. 어텐션은 순서를 모릅니다(8장).
 np.testing.assert_allclose(swapped_outputs, outputs[[2, 1, 0]])
+
+# %% [markdown]
+# ### 한 시간 문제
+#
+# 이번에는 거꾸로 행렬을 고릅니다. `kernels(x, places, given)`을 작성합니다. $W^Q$, $W^K$, $W^V$를 돌려주되, 토큰
+# $i$가 토큰 `places[i]`에 0.99가 넘는 가중치를 주고 그 출력이 `given[places[i]]` 행이 되어야 합니다(이 장처럼 나누지
+# 않습니다). `x`의 행은 선형 독립입니다. `np.linalg.pinv`를 쓰면 편합니다.
+#
+# `answer.py`에 NumPy만으로 작성합니다. `python course/check.py 4 answer.py`를 실행하면 맞는 성질과 틀린 성질을 알려
+# 줍니다. 풀이는 공개하지 않습니다.
+#
+# ### 프로젝트
+#
+# 토큰의 값 하나를 슬라이더로 움직이면 쿼리, 키, 스코어, 가중치, 출력이 함께 변하는 페이지를 만듭니다. 도구는 무엇이든
+# 좋습니다. 어텐션을 모르는 사람에게 보여 주고, 어디에서 막히는지 적습니다.
 
 # %% [markdown]
 # ## 더 읽을거리

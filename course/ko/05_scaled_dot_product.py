@@ -203,6 +203,8 @@ np.testing.assert_allclose(by_keras[0, :, 0], expected, atol=1e-5)
 # %% [markdown]
 # ## 연습 문제
 #
+# ### 5분 문제
+#
 # 쿼리와 키의 성분은 표준편차가 1이 아니라 **2**이고, $d_k = 64$라고 합시다.
 #
 # 1. 내적의 표준편차는 얼마일까요?
@@ -222,6 +224,22 @@ np.testing.assert_allclose((products / np.sqrt(64)).std(), 4, rtol=0.03)
 # 3. 표준편차인 32로 나누면 됩니다.
 np.testing.assert_allclose((products / 32).std(), 1, rtol=0.03)
 print("표준편차:", products.std().round(1), (products / 8).std().round(2), (products / 32).std().round(3))
+
+# %% [markdown]
+# ### 한 시간 문제
+#
+# 긴 문장의 스코어는 메모리에 다 들어가지 않습니다. 쿼리 하나를 받는 `attention_in_parts(query, parts)`를 작성합니다.
+# `parts`는 키와 밸류의 쌍을 차례로 내놓고, 다음 쌍이 나오면 앞의 쌍은 덮어써지므로 보관할 수 없습니다. 모든 쌍에 대한
+# 스케일드 닷 프로덕트 어텐션의 출력을 돌려줍니다. 스코어가 수백이어도 맞아야 합니다. $e^{400}$은 큰 수지만
+# $e^{800}$은 표현할 수 없습니다.
+#
+# `answer.py`에 NumPy만으로 작성합니다. `python course/check.py 5 answer.py`를 실행하면 맞는 성질과 틀린 성질을 알려
+# 줍니다. 풀이는 공개하지 않습니다.
+#
+# ### 프로젝트
+#
+# 16장의 작은 번역기를 $1 / \sqrt{d_k}$로 나눌 때, 나누지 않을 때, $1 / d_k$로 나눌 때로 학습합니다. 시드는 셋씩,
+# $d_k$는 16과 128입니다. 스텝에 따른 손실과 어텐션 가중치의 평균 엔트로피를 그립니다. 이 장의 설명이 그림과 맞나요?
 
 # %% [markdown]
 # ## 더 읽을거리

@@ -211,6 +211,8 @@ assert before_two > 3 * before_one
 # %% [markdown]
 # ## 연습 문제
 #
+# ### 5분 문제
+#
 # $d_{model} = 512$이고 헤드가 8개인 모델이 있습니다. 3번 헤드를 없애려고, $W^O$에서 그 헤드를 읽는 64행을 0으로
 # 바꿉니다.
 #
@@ -236,6 +238,22 @@ np.testing.assert_allclose(
 deleted = 3 * 512 * 64 + 64 * 512
 assert deleted == 4 * 512 * 512 // 8
 print("행", third.start + 1, "-", third.stop, "파라미터:", f"{deleted:,}")
+
+# %% [markdown]
+# ### 한 시간 문제
+#
+# `multi_head_attention(x, memory, w_query, w_key, w_value, w_output, num_heads)`를 작성합니다. 쿼리는 `x`에서, 키와
+# 밸류는 `memory`에서 나오고, 행렬은 모두 $d_{model} \times d_{model}$입니다. $i$번째 헤드는 $i$번째 열 묶음을 씁니다.
+# `memory`의 길이가 달라도 맞아야 합니다.
+#
+# `answer.py`에 NumPy만으로 작성합니다. `python course/check.py 6 answer.py`를 실행하면 맞는 성질과 틀린 성질을 알려
+# 줍니다. 풀이는 공개하지 않습니다.
+#
+# ### 프로젝트
+#
+# 어느 헤드를 없애도 될까요? 작은 번역기(16장)를 학습하고, $W^O$에서 헤드의 행을 0으로 바꾸어 헤드를 하나씩 없애
+# 봅니다. 그때마다 번역이 얼마나 맞는지 잽니다. 그다음 중요하지 않은 헤드부터 차례로 없앱니다. 품질이 떨어질 때 헤드가
+# 몇 개 남아 있나요?
 
 # %% [markdown]
 # ## 더 읽을거리

@@ -371,6 +371,8 @@ plt.show()
 # %% [markdown]
 # ## 연습 문제
 #
+# ### 5분 문제
+#
 # 표 1의 마지막 행에는 대가가 있습니다. 창은 경로를 길게 만듭니다. `sliding_window=w`인 어텐션은 한 층에서
 # 양쪽으로 $w - 1$칸을 봅니다.
 #
@@ -388,6 +390,21 @@ assert mixed == 2  # 2. 두 층이면 됩니다. 창이 없는 층은 모든 자
 print(windowed, mixed)
 
 # %% [markdown]
+# ### 한 시간 문제
+#
+# 행이 `length`개인 행렬을 받는 `window_attention(query, key, value, window)`를 작성합니다. 출력은 마스크를 쓴 전체
+# 표와 같습니다. 쿼리 $i$는 양쪽으로 `window`보다 가까운 키만 봅니다. 다만 메모리는 $n^2$이 아니라 $n \cdot w$에
+# 비례해야 합니다. 20,000행이 100 MB에 들어가야 합니다.
+#
+# `answer.py`에 NumPy만으로 작성합니다. `python course/check.py 11 answer.py`를 실행하면 맞는 성질과 틀린 성질을 알려
+# 줍니다. 풀이는 공개하지 않습니다.
+#
+# ### 프로젝트
+#
+# 표 1을 가진 컴퓨터에서 측정합니다. 폭이 같은 어텐션 층, LSTM, 합성곱을 길이 16부터 4,096까지, 순방향과 기울기
+# 계산까지 잽니다. 시간과 메모리를 로그 축에 그립니다. 곡선은 어디에서 만나고, 왜 표와 다른 곳에서 만날까요?
+
+# %% [markdown]
 # ## 더 읽을거리
 #
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 4절과 표 1
@@ -395,4 +412,4 @@ print(windowed, mixed)
 #   연습 문제와 비슷한 생각입니다
 # - 이 라이브러리의 문서: *Building blocks*의 "Long sequences", 더 큰 층과 학습 단계 전체를 잰 *Benchmarks*의
 #   "What the paper's table 1 claims"
-# - 다음 장: **12. 학습**
+# - 다음 장: **12a. 학습: 워밍업과 레이블 스무딩**

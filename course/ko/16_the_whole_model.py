@@ -5,7 +5,7 @@
 # 직접 학습하고, 파라미터를 라이브러리에 복사하여 같은 로짓을 얻습니다. 파라미터의 수도 손으로 세어, 논문의 base
 # 모델에서 파라미터 6,500만 개가 어디에 있는지 알게 됩니다.
 #
-# **먼저 읽을 것:** 6장부터 10장까지(부품), 12장(학습). 이 장의 학습은 코어 두 개에서 40초쯤 걸립니다.
+# **먼저 읽을 것:** 6장부터 10장까지(부품), 12a장(학습). 이 장의 학습은 코어 두 개에서 40초쯤 걸립니다.
 
 # %% [markdown]
 # ![트랜스포머](../../docs/images/transformer.ko.svg)
@@ -185,8 +185,8 @@ def translate(model, source, max_length=12):
 # | `Attention` | 4~6 | 3.2절 |
 # | `FeedForward`, `AddAndNorm`, `EncoderLayer`, `DecoderLayer` | 9 | 3.1절, 3.3절, 5.4절 |
 # | `Transformer`: 임베딩, 위치, 가중치를 공유하는 출력 | 10 | 3.4절 |
-# | `loss`(레이블 스무딩 없음) | 12 | 5.4절 |
-# | `translate` | 10, 12 | |
+# | `loss`(레이블 스무딩 없음) | 12a | 5.4절 |
+# | `translate` | 10, 12b | |
 #
 # 틀리기 쉬운 곳이 네 군데 있습니다.
 #
@@ -198,7 +198,7 @@ def translate(model, source, max_length=12):
 # %% [markdown]
 # ## 번역할 문장을 만듭니다
 #
-# 문장은 12장의 문법으로 만듭니다. 존댓말로 된 한국어와 그 영어 번역입니다. 이번에는 단어 하나가 토큰 하나이므로
+# 문장은 12a장의 문법으로 만듭니다. 존댓말로 된 한국어와 그 영어 번역입니다. 이번에는 단어 하나가 토큰 하나이므로
 # Python의 딕셔너리가 토크나이저를 대신합니다. ID 0은 패딩이고, 1은 번역문의 시작, 2는 끝입니다.
 
 # %%
@@ -436,6 +436,8 @@ plt.show()
 # %% [markdown]
 # ## 연습 문제
 #
+# ### 5분 문제
+#
 # 1. 논문의 표 3에는 다른 크기의 파라미터 수도 100만 개 단위로 있습니다. 나머지가 `base`와 같을 때 $N = 2$이면 36,
 #    $N = 4$이면 50, $N = 8$이면 80, $d_{model} = 256$이면 28, $d_{model} = 1024$이면 168, $d_{ff} = 1024$이면 53,
 #    $d_{ff} = 4096$이면 90입니다. 어휘가 몇 개이면 이 값들과 `base`의 65가 모두 맞을까요? `big`($d_{model} = 1024$,
@@ -497,6 +499,23 @@ longer = {"source": np.pad(batch["source"], ((0, 0), (0, 10))), "target": batch[
 padded = ops.convert_to_numpy(model(longer))[real]
 print(f"가장 큰 차이 {np.abs(padded - logits).max():.1e}")
 assert np.abs(padded - logits).max() < 1e-5 * largest
+
+# %% [markdown]
+# ### 한 시간 문제
+#
+# 문장 한 쌍의 로짓 `(target_len, words)`를 NumPy로 구하는
+# `transformer(embedding, encoder, decoder, source, target, num_heads)`를 작성합니다. `encoder`와 `decoder`는 층마다
+# 딕셔너리가 하나씩 있는 리스트입니다. 키는 9장과 같고, 디코더 층에는 `cross_attention`의 키도 있습니다. ID 0은
+# 패딩이고 원문에만 있습니다. 6장, 8장, 9장에서 만든 함수가 대부분의 일을 합니다.
+#
+# `answer.py`에 NumPy만으로 작성합니다. `python course/check.py 16 answer.py`를 실행하면 맞는 성질과 틀린 성질을 알려
+# 줍니다. 풀이는 공개하지 않습니다.
+#
+# ### 프로젝트
+#
+# 논문이 설명하지 않는 것 하나를 코드에서 바꿉니다. 임베딩의 $\sqrt{d_{model}}$, 임베딩과 공유하는 출력, ReLU, 엡실론,
+# 정규화의 위치 가운데 고릅니다. 있을 때와 없을 때를 시드 셋씩 학습하고, 그 차이가 시드 둘 사이의 차이보다 큰지
+# 말합니다.
 
 # %% [markdown]
 # ## 더 읽을거리

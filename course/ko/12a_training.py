@@ -1,10 +1,11 @@
 # %% [markdown]
-# # 12. 학습: 워밍업, 레이블 스무딩, BLEU
+# # 12a. 학습: 워밍업과 레이블 스무딩
 #
-# 이 장을 마치면 논문의 방법대로 번역 모델을 학습할 수 있습니다. 올라갔다가 내려오는 학습률, 정답 확률이 90% 정도면
-# 충분하다고 보는 손실, 번역의 품질을 재는 점수를 배웁니다. 작은 번역기를 직접 학습하면서 지켜봅니다.
+# 이 장을 마치면 논문의 방법대로 번역 모델을 학습할 수 있습니다. 올라갔다가 내려오는 학습률과, 정답 확률이 90% 정도면
+# 충분하다고 보는 손실을 배웁니다. 작은 번역기를 직접 학습하면서 지켜봅니다. 그 번역이 얼마나 좋은지는 12b장에서
+# 잽니다.
 #
-# **먼저 읽을 것:** 10장 (한 문장이 번역되는 과정). 이 장의 학습은 코어 두 개에서 30초쯤 걸립니다.
+# **먼저 읽을 것:** 7장(마스크)과 9장(블록). 이 장의 학습은 코어 두 개에서 모두 30초쯤 걸립니다.
 
 # %%
 import os
@@ -12,12 +13,10 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import random
-from collections import Counter
 
 import keras
 import matplotlib.pyplot as plt
 import numpy as np
-import sacrebleu
 
 import keras_transformer as kt
 from keras_transformer.fonts import font_families
@@ -248,12 +247,13 @@ assert target[0] == 2 and target[1 : length + 1] == labels[:length]
 # ## 모델을 학습합니다
 #
 # 모델은 논문의 모델을 줄인 것입니다. 양쪽에 두 층씩, $d_\text{model} = 64$, 헤드는 넷입니다. Adam은 논문대로
-# $\beta_2 = 0.98$, $\varepsilon = 10^{-9}$이고 드롭아웃은 0.1입니다. (이 $\varepsilon$은 Adam이 0으로 나누지 않게 하는
-# 수로, 레이블 스무딩의 $\varepsilon$과 다릅니다.) 학습 전체가 수백 스텝뿐이므로 워밍업은 4,000이 아니라 150스텝입니다.
-# `from_peak`는 가장 높은 학습률로 논문의 곡선을 정합니다. `kt.training.Adam`은 Keras의 Adam과 같은 계산을 더 빠르게
-# 합니다.
+# $\beta_2 = 0.98$, $\varepsilon = 10^{-9}$이고 드롭아웃은 0.1입니다. (이 $\varepsilon$은 Adam이 0으로 나누지 않게
+# 하는 수로, 레이블 스무딩의 $\varepsilon$과 다릅니다.) 학습 전체가 수백 스텝뿐이므로 워밍업은 4,000이 아니라
+# 150스텝입니다. `from_peak`는 가장 높은 학습률로 논문의 곡선을 정합니다. `kt.training.Adam`은 Keras의 Adam과 같은
+# 계산을 더 빠르게 합니다.
 #
-# 에포크가 끝날 때마다 모델이 테스트 문장을 번역하게 하고 BLEU로 점수를 매깁니다. BLEU는 아래에서 설명합니다.
+# 에포크가 끝날 때마다 모델이 첫 테스트 문장을 번역합니다. 문장을 쓰는 방법은 10장에서 다룹니다. 여기서는 결과를
+# 읽기만 합니다.
 
 # %%
 model = kt.Transformer(tokenizer.vocab_size, num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.1)
@@ -264,14 +264,12 @@ model.compile(
 )
 translator = kt.serving.Translator(model, tokenizer)
 sources, references = map(list, zip(*test, strict=True))
-bleu_by_epoch, first_lines = [], []
+first_lines = []
 
 
-def score(epoch, logs):
-    """테스트 문장을 번역하고 BLEU와 첫 번역을 기억합니다."""
-    translations = translator.translate(sources[:100])
-    bleu_by_epoch.append(sacrebleu.corpus_bleu(translations, [references[:100]]).score)
-    first_lines.append(translations[0])
+def translate_first(epoch, logs):
+    """첫 테스트 문장을 번역합니다."""
+    first_lines.append(translator.translate(sources[:1])[0])
 
 
 history = model.fit(
@@ -280,40 +278,34 @@ history = model.fit(
     epochs=8,
     shuffle=False,  # 에포크마다 순서가 이미 다릅니다
     validation_data=tests.dataset(epochs=1),
-    callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=score)],
+    callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=translate_first)],
     verbose=0,
 ).history
 print(f"{sources[0]}  =  {references[0]}")
-for epoch, (bleu, line) in enumerate(zip(bleu_by_epoch, first_lines, strict=True), 1):
-    print(f"{epoch:3}  BLEU {bleu:5.1f}  {line:.80}")
+for epoch, (value, line) in enumerate(zip(history["val_loss"], first_lines, strict=True), 1):
+    print(f"{epoch:3}  손실 {value:.2f}  {line:.80}")
 
 # %%
 vocab_size = tokenizer.vocab_size
 high, low = 0.9 + 0.1 / vocab_size, 0.1 / vocab_size
 floor = -high * np.log(high) - (vocab_size - 1) * low * np.log(low)
-epochs = range(1, len(bleu_by_epoch) + 1)
+epochs = range(1, len(first_lines) + 1)
 
 # %% tags=["hide-input"]
-figure, (left, right_axes) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
-left.plot(epochs, history["loss"], "o-", color="#3a6ea5", label="학습")
-left.plot(epochs, history["val_loss"], "o-", color="#d1603d", label="테스트")
-left.axhline(floor, color="#707070", linestyle="--", label="가능한 가장 낮은 값")
-left.set(xlabel="에포크", ylabel="스무딩한 손실 (토큰당 nat)")
-left.legend()
-right_axes.axhspan(20, 40, color="#f1e3c8", label="논문의 base 모델(27.3, 38.1) 근처")
-right_axes.plot(epochs, bleu_by_epoch, "o-", color="#d1603d", label="이 번역기")
-right_axes.set(xlabel="에포크", ylabel="BLEU", ylim=(0, 102))
-right_axes.legend()
+figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
+axes.plot(epochs, history["loss"], "o-", color="#3a6ea5", label="학습")
+axes.plot(epochs, history["val_loss"], "o-", color="#d1603d", label="테스트")
+axes.axhline(floor, color="#707070", linestyle="--", label="가능한 가장 낮은 값")
+axes.set(xlabel="에포크", ylabel="스무딩한 손실 (토큰당 nat)")
+axes.legend()
 plt.show()
 assert floor < history["val_loss"][-1] < history["val_loss"][0]
 
 # %% [markdown]
-# **그림 읽기.** 왼쪽에서 손실은 0이 아니라 점선 위에서 멈춥니다. 점선은 스무딩한 정답의 엔트로피입니다. 처음 몇
-# 에포크에서 학습 손실이 더 높은 것은 드롭아웃을 학습할 때만 쓰고, 에포크 동안 모델이 나아지는데 그 평균을 내기
-# 때문입니다. 오른쪽에서 BLEU는 0 가까이에서 시작해 몇 에포크 만에 올라갑니다. 위에 출력한 번역이 그동안 어떻게
-# 달라졌는지 봅시다. 처음에는 같은 조각을 되풀이하고, 그다음에는 영어 문장이지만 틀린 단어가 있고, 끝에는 맞는 단어를
-# 씁니다. 이 BLEU를 진짜 언어의 BLEU와 비교해서는 안 됩니다. 이 문법에서는 옳은 번역이 하나뿐이지만, 진짜 언어에서는
-# 여럿입니다.
+# **그림 읽기.** 손실은 0이 아니라 점선 위에서 멈춥니다. 점선은 스무딩한 정답의 엔트로피입니다. 처음 몇 에포크에서는
+# 학습 손실이 더 높습니다. 드롭아웃은 학습할 때만 쓰고, 학습 손실은 모델이 나아지는 에포크 동안의 평균이기 때문입니다.
+# 위에 출력한 번역이 그동안 어떻게 달라졌는지 봅시다. 처음에는 같은 조각을 되풀이하고, 그다음에는 영어 문장이지만 틀린
+# 단어가 있고, 끝에는 맞는 단어를 씁니다.
 #
 # 아래 페이지에는 학습한 모델의 가중치와 토크나이저가 들어 있고, 서버 없이 움직입니다. 이 문법의 문장을 입력하면
 # 페이지가 번역하고, 영어 조각마다 어느 한국어 조각을 읽는지 보여 줍니다. 이런 페이지를 읽는 방법은 13장에 있습니다.
@@ -358,127 +350,9 @@ plt.show()
 # 있으면 쓸 수 있습니다. 그 이유와, 사전 정규화(9장)에서 워밍업이 덜 필요한 이유는 Xiong et al.(2020)이 설명합니다.
 
 # %% [markdown]
-# ## BLEU를 손으로 계산합니다
-#
-# 번역이 얼마나 좋은지 어떻게 잴까요? *n-그램*(n-gram)은 나란히 있는 단어 $n$개입니다. BLEU(Papineni et al., 2002)는
-# 번역의 1, 2, 3, 4-그램 가운데 얼마가 사람이 쓴 *참조 번역*(reference)에도 있는지 셉니다. 이것이 정밀도
-# $p_1 \ldots p_4$이고, BLEU는 그 기하 평균입니다. 짧은 번역은 별 내용이 없어도 정밀도가 높을 수 있으므로 짧은 번역의
-# 점수를 낮추는 *브레버티 페널티*(brevity penalty)를 곱합니다.
-#
-# $$\text{BLEU} = 100 \cdot \min(1, e^{1 - r/c}) \cdot (p_1 p_2 p_3 p_4)^{1/4}$$
-#
-# $c$는 번역의 길이, $r$은 참조 번역의 길이입니다. 필요 없는 단어 "the" 하나가 점수를 절반으로 떨어뜨립니다.
-
-
-# %%
-def bleu_by_hand(translation, reference):
-    """한 문장의 BLEU입니다."""
-    words, right_words = translation.split(), reference.split()
-    precisions = []
-    for size in range(1, 5):
-        ours, theirs = (
-            Counter(tuple(text[i : i + size]) for i in range(len(text) - size + 1))
-            for text in (words, right_words)
-        )
-        precisions.append((ours & theirs).total() / ours.total())
-    brevity = min(1.0, np.exp(1 - len(right_words) / len(words)))
-    return precisions, brevity, 100 * brevity * np.prod(precisions) ** 0.25
-
-
-reference = "She does not drink coffee every day"
-for translation in ("She does not drink the coffee every day", "She does not drink"):
-    precisions, brevity, value = bleu_by_hand(translation, reference)
-    print(f"{translation}: {np.round(precisions, 3)}, {brevity:.3f}, BLEU {value:.1f}")
-    library = sacrebleu.corpus_bleu([translation], [[reference]], tokenize="none").score
-    np.testing.assert_allclose(value, library, rtol=1e-6)
-np.testing.assert_allclose(bleu_by_hand("She does not drink the coffee every day", reference)[2], 50)
-
-# %% [markdown]
-# $\frac{7}{8} \cdot \frac{5}{7} \cdot \frac{3}{6} \cdot \frac{1}{5} = \frac{1}{16}$이고, 네제곱근은 2분의 1입니다. 둘째
-# 번역은 정밀도가 모두 1이지만 단어 일곱 개 가운데 네 개만 썼으므로 $e^{1 - 7/4} \approx 0.47$을 곱해 47점입니다.
-# 말뭉치의 실제 BLEU는 모든 문장에서 센 개수를 더한 다음에 나누고, 정해진 표준에 따라 문장을 단어로 자릅니다.
-# `sacrebleu`가 두 가지를 모두 하고, 선택한 방법을 *시그니처*(signature)로 알려 줍니다. 시그니처가 없는 BLEU는 서로
-# 비교할 수 없습니다. 참고로 논문의 base 모델은 영어→독일어에서 27.3, 영어→프랑스어에서 38.1입니다(표 2).
-
-# %% [markdown]
-# ## 그리디 탐색과 빔 서치를 비교합니다
-#
-# 모델은 확률을 줍니다. 그 확률로 문장을 만드는 것은 탐색입니다. *그리디*(greedy) 탐색은 단계마다 가장 그럴듯한 단어를
-# 고르고 되돌아가지 않습니다. *빔 서치*(beam search)는 가설을 몇 개 유지합니다. 이것이 왜 중요한지 작은 표로 봅시다.
-
-# %%
-words = ["<pad>", "<unk>", "<s>", "</s>", "the", "a", "cat", "dog", "bird"]
-after = {
-    "<s>": {"the": 0.6, "a": 0.4},
-    "the": {"cat": 0.4, "dog": 0.3, "bird": 0.3},
-    "a": {"cat": 0.9, "dog": 0.1},
-    **{noun: {"</s>": 1.0} for noun in ("cat", "dog", "bird")},
-}
-table = np.log([[after.get(a, {}).get(b, 1e-9) for b in words] for a in words]).astype("float32")
-
-
-def step_of_table(tokens, cache, index):
-    """각 토큰 다음의 로짓입니다."""
-    return keras.ops.take(table, tokens, axis=0), cache
-
-
-found = {}
-for name, strategy in {"greedy": kt.Greedy(), "beam": kt.Beam(2, length_penalty=0.0)}.items():
-    hypotheses = kt.decoding.decode(step_of_table, (), strategy, [2], kt.decoding.Search(limits=5))
-    ids = np.array(hypotheses.tokens)[0, 0]
-    found[name] = " ".join(words[i] for i in ids if i > 3), float(np.exp(hypotheses.scores[0, 0]))
-    print(f"{name:6}  {found[name][0]}, {found[name][1]:.2f}")
-assert found["greedy"][0] == "the cat" and abs(found["greedy"][1] - 0.24) < 1e-3
-assert found["beam"][0] == "a cat" and abs(found["beam"][1] - 0.36) < 1e-3
-
-# %% [markdown]
-# 그리디 탐색은 첫 단어로 가장 그럴듯한 "the"를 골랐고, 확률 $0.6 \cdot 0.4 = 0.24$로 끝났습니다. 빔 서치는 "a"도
-# 남겨 두었기 때문에 $0.4 \cdot 0.9 = 0.36$을 찾았습니다.
-#
-# 이제 번역기입니다. 두 탐색이 찾은 문장의 로그 확률과 BLEU를 비교합니다.
-
-# %%
-rows = tokenizer.tokenize(sources).to_list()
-longest = max(map(len, rows)) + 1
-source_ids = np.array([[*row, 3, *[0] * (longest - len(row) - 1)] for row in rows], "int32")
-results = {}
-for name, strategy in {"greedy": kt.Greedy(), "beam": kt.Beam(4, length_penalty=0.0)}.items():
-    hypotheses = model.generate(source_ids, strategy, max_length=40)
-    ids = [
-        row[:n]
-        for row, n in zip(np.array(hypotheses.tokens)[:, 0], np.array(hypotheses.lengths)[:, 0], strict=True)
-    ]
-    texts = [text.decode() for text in tokenizer.detokenize([row.tolist() for row in ids]).numpy()]
-    results[name] = np.array(hypotheses.scores)[:, 0], texts
-    scores = kt.training.corpus_scores(texts, references)
-    exact = np.mean([text == reference for text, reference in zip(texts, references, strict=True)])
-    print(f"{name:6}  BLEU {scores['bleu']:.1f}  완전 일치 {exact:.0%}  {scores['bleu_signature']}")
-
-gain = results["beam"][0] - results["greedy"][0]
-print(f"빔 서치가 더 그럴듯한 문장을 찾은 원문: {np.sum(gain > 1e-4)}개 (모두 {len(test)}개)")
-
-row = sources.index("저는 학생입니다.")
-several = model.generate(source_ids[row : row + 1], kt.Beam(4, length_penalty=0.0, n_best=3), max_length=40)
-counts = np.array(several.lengths)[0]
-best_texts = tokenizer.detokenize(
-    [row[:n].tolist() for row, n in zip(np.array(several.tokens)[0], counts, strict=True)]
-)
-print("저는 학생입니다.")
-for text, log_probability in zip(best_texts.numpy(), np.array(several.scores)[0], strict=True):
-    print(f"  {np.exp(log_probability):6.1%}  {text.decode()}")
-print(f"0.9 ** {counts[0]} = {0.9 ** counts[0]:.2f}")
-assert kt.training.corpus_scores(results["beam"][1], references)["bleu"] > 50
-
-# %% [markdown]
-# "저는 학생입니다."의 번역 후보 셋을 봅시다. 가장 그럴듯한 번역의 확률도 1보다 훨씬 작습니다. 레이블 스무딩 때문입니다.
-# 모델은 조각마다 확률의 10분의 1쯤을 다른 조각에 남겨 두도록 배웁니다. 마지막 줄은 0.9를 조각의 수만큼 곱한 값입니다.
-# 첫째 번역의 확률과 비교해 봅시다. 이 과제에서는 그리디 탐색이 찾은 문장이 거의 언제나 가장 그럴듯하므로 빔이 할 일이
-# 거의 없습니다. 실제 언어에서는 빔이 BLEU를 조금 올리는 일이 많습니다. 더 그럴듯한 문장이 늘 더 좋은 것은 아닙니다.
-# 빔이 아주 넓으면 모델이 지나치게 높은 확률을 주는 짧은 문장을 찾습니다(Koehn, Knowles, 2017). 그래서 길이
-# 페널티(length penalty, 식은 10장)를 씁니다.
-
-# %% [markdown]
 # ## 연습 문제
+#
+# ### 5분 문제
 #
 # 1. 학습률은 `step = warmup`에서 가장 높습니다. 꼭대기를 지난 뒤 그 절반으로 떨어지는 것은 몇 번째 스텝일까요? 식으로
 #    구하고 `kt.WarmupSchedule(512, 4000)`으로 확인해 봅시다.
@@ -506,10 +380,26 @@ assert 1.3 < lowest_loss(32_000) < 1.4
 print(f"{lowest_loss(5):.3f}, {lowest_loss(32_000):.3f}")
 
 # %% [markdown]
+# ### 한 시간 문제
+#
+# `adam(start, gradient, rates)`를 작성합니다. `start`는 벡터, `gradient`는 그런 벡터의 함수, `rates`는 스텝마다의
+# 학습률입니다. 학습률마다 Adam을 한 스텝 실행합니다. $\beta_1 = 0.9$, $\beta_2 = 0.98$, $\varepsilon = 10^{-9}$이고,
+# 두 평균이 0에서 시작한 것을 보정합니다. 마지막 벡터를 돌려줍니다. `start`는 바꾸지 않습니다.
+#
+# `answer.py`에 NumPy만으로 작성합니다. `python course/check.py 12a answer.py`를 실행하면 맞는 성질과 틀린 성질을 알려
+# 줍니다. 풀이는 공개하지 않습니다.
+#
+# ### 프로젝트
+#
+# 쌍이 적을 때 레이블 스무딩이 도움이 될까요? 이 장의 번역기를 250, 500, 1,000쌍과 모든 쌍으로, 스무딩 0, 0.1,
+# 0.3으로, 시드 셋씩 학습합니다. 스무딩하지 않은 크로스 엔트로피와 완전히 맞은 번역의 비율을 비교합니다. 둘이 고르는
+# 가장 좋은 스무딩이 같나요?
+
+# %% [markdown]
 # ## 더 읽을거리
 #
-# - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 5절(학습)과 6.1절(폭 4인
-#   빔, 길이 페널티 0.6)
-# - Post, 2018, ["A Call for Clarity in Reporting BLEU Scores"](https://arxiv.org/abs/1804.08771)
-# - 이 라이브러리의 문서: *Training*(곡선을 읽는 법, 데이터에 맞는 크기), *Decoding*(탐색 방법과 그 비용)
-# - 다음 장: **13. 어텐션 읽기**
+# - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), 5절(학습)
+# - Szegedy et al., 2016, ["Rethinking the Inception Architecture"](https://arxiv.org/abs/1512.00567), 7절: 레이블
+#   스무딩이 처음 나온 곳
+# - 이 라이브러리의 문서: *Training*(곡선을 읽는 법, 데이터에 맞는 크기)
+# - 다음 장: **12b. BLEU, 그리디 탐색, 빔 서치**
