@@ -157,6 +157,14 @@ def test_a_translation_that_lost_a_link_is_found(tmp_path, monkeypatch):
     assert [message.split("'")[1] for message in found] == ["[c](c.md)", "`d`", "f"]
 
 
+def test_each_catalogue_is_of_a_page_that_translate_updates():
+    import translate
+
+    catalogues = DOCS / "locale" / "ko" / "LC_MESSAGES"
+    found = {file.relative_to(catalogues).with_suffix("").as_posix() for file in catalogues.rglob("*.po")}
+    assert found == {*translate.PAGES, "sphinx"}
+
+
 @needs_sphinx
 @pytest.mark.skipif(
     not list((ROOT / "course" / "_build").glob("*/*.ipynb")), reason="no chapter is executed: make course"
@@ -171,7 +179,7 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     assert (
         "트랜스포머" in korean
         and "인코더, N층" in korean
-        and "Which checkpoints can be read? (영어)</a>" in korean
+        and "Differences from transformers (영어)</a>" in korean
     )
     if (ROOT / "demo" / "run").is_dir():
         front = (tmp_path / "html" / "docs" / "index.html").read_text(encoding="utf-8")
