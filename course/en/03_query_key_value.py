@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 3. Query, key, value: a soft look-up
 #
-# After this chapter you can explain attention as a look-up in a table: what a query, a key and a value are, why the
-# answer is a mixture, and what softmax does that simple division cannot. You build such a table for temperatures, and
-# ask it for times that it does not have.
+# After this chapter you can explain attention as a look-up in a table. You know what a query, a key and a value are,
+# why the answer is a mixture, and what softmax does that simple division cannot. You build such a table for
+# temperatures, and ask it for times that it does not have.
 #
 # **Before:** chapter 2 (Luong's attention). You need to know Python's `dict` and the dot product of two vectors.
 

@@ -250,8 +250,9 @@ np.testing.assert_allclose(swapped_outputs, outputs[[2, 1, 0]])
 # ### An hour
 #
 # Now the other way round: choose the matrices. Write `kernels(x, places, given)`. It returns $W^Q$, $W^K$ and $W^V$,
-# so that token $i$ gives more than 0.99 of its weight to token `places[i]`, and its output is the row
-# `given[places[i]]` (unscaled, as in this chapter). The rows of `x` are linearly independent. `np.linalg.pinv` helps.
+# so that token $i$ gives more than 0.99 of its weight to token `places[i]`. Its output is then the row
+# `given[places[i]]`. Scores are not scaled, as in this chapter. The rows of `x` are linearly independent.
+# `np.linalg.pinv` helps.
 #
 # Write it in a file `answer.py`, with NumPy alone. `python course/check.py 4 answer.py` says which of its properties
 # hold. No solution is published.

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 5. Scaled dot-product attention
 #
-# After this chapter you can write the most quoted formula of the paper from memory, say what shape each part of it has,
-# and explain the small $\sqrt{d_k}$ in it: what goes wrong without it, and why it is not $d_k$.
+# After this chapter you can write the most quoted formula of the paper from memory, and say what shape each part of
+# it has. You can explain the small $\sqrt{d_k}$ in it: what goes wrong without it, and why it is not $d_k$.
 #
 # **Before:** chapter 4 (self-attention by hand). You need to know what a standard deviation is.
 
@@ -199,10 +199,10 @@ np.testing.assert_allclose(by_keras[0, :, 0], expected, atol=1e-5)
 # %% [markdown]
 # ## Does it matter in a trained model?
 #
-# A model could learn the factor: it only has to make its query matrix smaller. But first it must learn this with those
-# small gradients. So the division adds no new ability. It makes a good start. The paper found that for large $d_k$
-# attention without it does worse than additive attention (Bahdanau et al., 2015), the older kind that has a small
-# network in place of the dot product (section 3.2.1).
+# A model could learn the factor: it only has to make its query matrix smaller. But first it must learn this with
+# those small gradients. So the division adds no new ability. It makes a good start. The paper found that for large
+# $d_k$ attention without it does worse than additive attention (section 3.2.1). That is the older kind, which has a
+# small network in place of the dot product (Bahdanau et al., 2015).
 
 # %% [markdown]
 # ## Exercise
@@ -247,9 +247,9 @@ print(
 #
 # ### A project
 #
-# Train the small translator of chapter 16 with the scale $1 / \sqrt{d_k}$, without a scale, and with $1 / d_k$, each
-# with three seeds and with $d_k$ of 16 and 128. Draw the losses and the mean entropy of the attention weights by
-# step. Does the argument of this chapter say what you see?
+# Train the small translator of chapter 16 with the scale $1 / \sqrt{d_k}$, without a scale, and with $1 / d_k$. Take
+# three seeds each, and $d_k$ of 16 and 128. Draw the losses and the mean entropy of the attention weights by step.
+# Does the argument of this chapter say what you see?
 
 # %% [markdown]
 # ## What to read next

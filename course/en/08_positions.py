@@ -70,10 +70,10 @@ assert all(np.abs(forwards[word] - backwards[word]).max() > 0.01 for word in ("I
 # (the limit is $2\pi \cdot 10000 = 62{,}832$). One quick hand cannot tell noon from midnight; all hands together name
 # each position.
 #
-# Why added, and not concatenated? The paper gives no reason. If you concatenate the vector $x$ of a word and the vector
-# $p$ of its position, and multiply by a matrix, you get $[x; p]\, W = x W_1 + p W_2$: this is a sum, too. Adding is the
-# case $W_1 = W_2$, and it needs no wider vectors. Embeddings are learned, so a word can keep to directions that the
-# positions hardly use.
+# Why added, and not concatenated? The paper gives no reason. If you concatenate the vector $x$ of a word and the
+# vector $p$ of its position, and multiply by a matrix, you get $[x; p]\, W = x W_1 + p W_2$. This is a sum, too.
+# Adding is the case $W_1 = W_2$, and it needs no wider vectors. Embeddings are learned, so a word can keep to
+# directions that the positions hardly use.
 
 # %%
 length, d_model, longest = 50, 128, 10_000

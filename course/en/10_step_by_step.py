@@ -246,9 +246,9 @@ plt.show()
 #
 # The cross-attention of the last decoder layer, the mean of its heads. Each row is a piece that the model wrote, each
 # column a piece that it read. Look at the row that writes `student`: where is it darkest? It translates `▁학생`. In
-# some rows another piece is darker than the translation, and all rows are pale: in the memory each vector holds
-# something of the whole sentence already, so the decoder need not look at one piece alone. The translator of chapter 13
-# learns from more sentences, and looks more sharply.
+# some rows another piece is darker than the translation, and all rows are pale. In the memory each vector holds
+# something of the whole sentence already, so the decoder need not look at one piece alone. The translator of chapter
+# 13 learns from more sentences, and looks more sharply.
 
 # %%
 inputs = {"source": source, "target": np.array([written[:-1]], "int32")}

@@ -155,8 +155,8 @@ for name, count in counts.items():
 # where $n < d$. We took a small $d$ to make counting easy; in models that translate sentences $n < d$ is usual (see
 # below).
 #
-# Now look at the rounds. Attention needs two, whatever the length. The recurrent layer needs one for each token, and no
-# machine with more cores can change that.
+# Now look at the rounds. Attention needs two, whatever the length. The recurrent layer needs one for each token, and
+# no machine with more cores can change that.
 
 # %%
 assert counts["self-attention"].multiplications == 2 * n**2 * d
@@ -199,17 +199,17 @@ np.testing.assert_allclose(convolved(batch)[0], by_hand["convolutional"], atol=1
 # %% [markdown]
 # ## Which one is cheaper?
 #
-# Divide the two costs: $\frac{n^2 d}{n d^2} = \frac{n}{d}$. Self-attention is cheaper than a recurrent layer while the
-# sentence is shorter than the vectors are wide. The paper's base model has $d = 512$, and a sentence has some 30
-# tokens: then attention needs a seventeenth of the multiplications. A book of 100,000 tokens turns this around. That is
-# why there are *windows*: attention to the near places only, which is restricted self-attention.
+# Divide the two costs: $\frac{n^2 d}{n d^2} = \frac{n}{d}$. Self-attention is cheaper than a recurrent layer while
+# the sentence is shorter than the vectors are wide. The paper's base model has $d = 512$, and a sentence has some 30
+# tokens: then attention needs a seventeenth of the multiplications. A book of 100,000 tokens turns this around. That
+# is why there are *windows*: attention to the near places only, which is restricted self-attention.
 #
 # This counts the scores and the mixture only. A whole attention layer also has four projections (query, key, value,
 # output), which cost $4 n d^2$. Below $n = 2d$ they are the larger part. The paper's table leaves them out. With them
-# an attention layer needs $2 n^2 d + 4 n d^2$ multiplications, $n/d + 2$ times as many as the simple recurrent layer
-# above: a little more than twice as many for $n = 30$ and $d = 512$. An LSTM has four times as many matrices, for its
-# gates, and needs $8 n d^2$, which is more. So for short sentences attention is fast less for its number of
-# multiplications than for its number of rounds.
+# an attention layer needs $2 n^2 d + 4 n d^2$ multiplications. This is $n/d + 2$ times as many as the simple
+# recurrent layer above needs, a little more than twice as many for $n = 30$ and $d = 512$. An LSTM has four times as
+# many matrices, because it also computes what to keep and what to erase. It needs $8 n d^2$, which is more. So for
+# short sentences attention is fast less for its number of multiplications than for its number of rounds.
 
 # %%
 for length in (30, 512, 100_000):

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 12a. Training: warm-up and label smoothing
 #
-# After this chapter you can train a translator as the paper does: with a learning rate that rises and then falls, and
-# with a loss that asks for 90 % certainty and no more. You train a small one here, and watch it learn. Chapter 12b
-# says how good it is.
+# After this chapter you can train a translator as the paper does. Its learning rate rises and then falls, and its
+# loss asks for 90 % certainty and no more. You train a small one here, and watch it learn. Chapter 12b says how good
+# it is.
 #
 # **Before:** chapters 7 (masks) and 9 (the block). The trainings in this chapter take about half a minute on two
 # cores.
@@ -318,8 +318,8 @@ kt.plots.attention(translator, ["저는 학생입니다.", sources[0]], language
 # %% [markdown]
 # ## Does the warm-up matter?
 #
-# Measure it. We train the same model from the same start for 120 steps, with a highest rate of 0.01: once with a
-# warm-up of 60 steps and the fall after it, once with this rate in every step.
+# Measure it. We train the same model from the same start for 120 steps, with a highest rate of 0.01. Once there is a
+# warm-up of 60 steps and the fall after it, once this rate in every step.
 
 
 # %%

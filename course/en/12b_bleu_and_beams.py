@@ -29,9 +29,9 @@ keras.utils.set_random_seed(12)
 # ## BLEU by hand
 #
 # How good is a translation? An *n-gram* is $n$ words in a row. BLEU (Papineni et al., 2002) counts which share of the
-# 1-, 2-, 3- and 4-grams of the translation also occur in the *reference*, a translation by a person: the precisions
-# $p_1 \ldots p_4$. It takes their geometric mean. A short translation can have a good precision without saying much, so
-# a *brevity penalty* lowers its score:
+# 1-, 2-, 3- and 4-grams of the translation also occur in the *reference*, a translation by a person. These shares are
+# the precisions $p_1 \ldots p_4$. It takes their geometric mean. A short translation can have a good precision
+# without saying much, so a *brevity penalty* lowers its score:
 #
 # $$\text{BLEU} = 100 \cdot \min(1, e^{1 - r/c}) \cdot (p_1 p_2 p_3 p_4)^{1/4}$$
 #

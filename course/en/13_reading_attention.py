@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 13. Reading attention
 #
-# After this chapter you can draw what the heads of a trained model look at, read a word alignment from a translator,
-# and say what such a picture shows and what it does not show. You train two small models here, and both solve a task
-# that needs attention.
+# After this chapter you can draw what the heads of a trained model look at, and read a word alignment from a
+# translator. You can say what such a picture shows and what it does not show. You train two small models here, and
+# both solve a task that needs attention.
 #
 # **Before:** chapters 6 (several heads) and 12a (training).
 

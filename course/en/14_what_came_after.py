@@ -430,9 +430,9 @@ plt.show()
 #
 # ### Five minutes
 #
-# T5's decoder has a source. A *prefix* language model has none, but treats the first part of its text like a
-# source: the first three tokens see each other in both directions, all later tokens see the past only. Build this
-# mask for six tokens from `kt.masks.look_ahead_mask`. Which two masks of this chapter lie in it?
+# T5's decoder has a source. A *prefix* language model has none, but treats the first part of its text like a source.
+# The first three tokens see each other in both directions. All later tokens see the past only. Build this mask for
+# six tokens from `kt.masks.look_ahead_mask`. Which two masks of this chapter lie in it?
 
 # %% tags=["hide-cell"]
 causal = np.array(kt.masks.look_ahead_mask(6))[0, 0]

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 15. An open question: can attention explain?
 #
-# After this chapter you know both sides of a debate of 2019, and you can repeat its main experiments: you compare
-# attention weights with two other measures of importance, you shuffle the weights, and you train a model without them.
-# The chapter ends with a plain answer.
+# After this chapter you know both sides of a debate of 2019, and you can repeat its main experiments. You compare
+# attention weights with two other measures of importance, you shuffle the weights, and you train a model without
+# them. The chapter ends with a plain answer.
 #
 # **Before:** chapter 13 (reading attention).
 
@@ -191,9 +191,9 @@ plt.show()
 
 # %% [markdown]
 # **What to look at.** Compare the three panels word by word. Do they name the same words, in the same proportion?
-# Attention often gives nearly everything to one or two words, while leaving words out shows that more of them
-# matter. In other reviews attention falls on a word that decides nothing, such as *was* or *and*: the encoder has
-# already mixed the words, and the state above *and* can hold what *awful* said (chapter 13).
+# Attention often gives nearly everything to one or two words, while leaving words out shows that more of them matter.
+# In other reviews attention falls on a word that decides nothing, such as *was* or *and*. The encoder has already
+# mixed the words, and the state above *and* can hold what *awful* said (chapter 13).
 
 # %% [markdown]
 # ## Do they agree?
