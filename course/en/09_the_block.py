@@ -196,7 +196,7 @@ assert counts["feed-forward"] == 512 * 2048 + 2048 + 2048 * 512 + 512
 #    feed-forward network together. By how much? What else does it count?
 # 2. How many weights does a decoder layer have? Compute first, then check with the library.
 # 3. Table 3 of the paper says that `base` has 65 million weights. It has 6 + 6 layers and one matrix of 37,000 tokens,
-#    which embeds the source and the target and gives the logits, too. How many do you count?
+#    which embeds the source and the target and also serves for the output. How many do you count?
 
 # %% tags=["hide-cell"]
 # 1. It also counts two normalisations. Each has 512 numbers γ and 512 numbers β, so they make 2,048.

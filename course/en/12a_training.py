@@ -27,8 +27,9 @@ keras.utils.set_random_seed(12)
 # %% [markdown]
 # ## A learning rate that rises, then falls
 #
-# The first updates of a Transformer are dangerous. Its weights are random, its gradients point anywhere, and Adam does
-# not know yet how large the gradients usually are. So the paper starts with tiny steps and makes them larger for
+# The first updates of a Transformer are dangerous. Its weights are random, its gradients point anywhere, and Adam
+# does not know yet how large the gradients usually are. (Adam is the usual rule for updates. It divides a running
+# mean of each gradient by the gradient's usual size.) So the paper starts with tiny steps and makes them larger for
 # `warmup` steps. Then it makes them smaller again (section 5.3, equation 3):
 #
 # $$\text{rate} = d_\text{model}^{-0.5} \cdot \min(\text{step}^{-0.5},\; \text{step} \cdot \text{warmup}^{-1.5})$$
@@ -62,9 +63,9 @@ kt.plots.schedule(widths, xlabel="step", ylabel="learning rate")
 # ## Label smoothing by hand
 #
 # In the usual target the right word has probability 1, and all others have 0. A softmax can never reach that. So the
-# model pushes its logits apart without end, and becomes too sure of itself. Label smoothing takes a small share
-# $\varepsilon$ away from the right word and spreads it over the whole vocabulary (section 5.4 takes
-# $\varepsilon = 0.1$). For $V = 5$ words:
+# model pushes its *logits*, the numbers that go into the softmax, apart without end, and becomes too sure of itself.
+# Label smoothing takes a small share $\varepsilon$ away from the right word and spreads it over the whole vocabulary
+# (section 5.4 takes $\varepsilon = 0.1$). For $V = 5$ words:
 #
 # $$q = (1 - \varepsilon) \cdot [0, 0, 1, 0, 0] + \varepsilon / V = [0.02, 0.02, 0.92, 0.02, 0.02]$$
 #
@@ -84,8 +85,9 @@ print(f"plain {-np.log(p[right]):.3f}, smoothed {by_hand:.3f}")
 
 # %% [markdown]
 # What is the best answer under this loss? Let $c$ be the probability of the right word, and let the other four share
-# the rest. The plain loss falls until $c = 1$. The smoothed loss has its lowest point at $c = 0.92$, and from there it
-# rises: the model pays for being too sure. The lowest value is not 0. It is the entropy of $q$, $-\sum_i q_i \log q_i$.
+# the rest. The plain loss falls until $c = 1$. The smoothed loss has its lowest point at $c = 0.92$, and from there
+# it rises: the model pays for being too sure. The lowest value is not 0. It is the entropy of $q$,
+# $-\sum_i q_i \log q_i$.
 
 # %%
 certainty = np.linspace(0.3, 0.9995, 1400)
@@ -219,13 +221,13 @@ for korean, english in train[:4]:
     print(f"  {korean}  =  {english}")
 
 # %% [markdown]
-# The tokenizer learns pieces of words from the training sentences, one vocabulary for both languages.
-# `character_coverage=1.0` keeps every syllable: by default, characters as rare as 갔 here become "unknown". `Batches`
-# puts sentences into batches. `batch_tokens` is the largest number of tokens in a batch, padding included, and
-# `num_buckets=1` does not sort the sentences by length. A batch has three parts. The encoder reads `source`. The
-# decoder reads `target`, the translation shifted right by one (teacher forcing, chapter 7): it starts with `bos` (2).
-# It should answer with the labels, the same translation that ends with `eos` (3). So each place learns the *next*
-# piece, and all places learn at once.
+# The tokenizer learns pieces of words from the training sentences, one vocabulary for both languages (chapter 10
+# shows how). `character_coverage=1.0` keeps every syllable: by default, characters as rare as 갔 here become
+# "unknown". `Batches` puts sentences into batches. `batch_tokens` is the largest number of tokens in a batch, padding
+# included, and `num_buckets=1` does not sort the sentences by length. A batch has three parts. The encoder reads
+# `source`. The decoder reads `target`, the translation shifted right by one (teacher forcing, chapter 7): it starts
+# with `bos` (2). It should answer with the labels, the same translation that ends with `eos` (3). So each place
+# learns the *next* piece, and all places learn at once.
 
 # %%
 tokenizer = kt.text.SentencePieceTokenizer.train(
@@ -252,8 +254,8 @@ assert target[0] == 2 and target[1 : length + 1] == labels[:length]
 # few hundred. `from_peak` gives the paper's curve by its highest rate. `kt.training.Adam` computes what Keras's Adam
 # computes, only faster.
 #
-# After each epoch the model translates the first test sentence. Chapter 10 shows how it writes a sentence. Here we only
-# read it.
+# An *epoch* is one pass over the training pairs. After each one the model translates the first test sentence. Chapter
+# 10 shows how it writes a sentence. Here we only read it.
 
 # %%
 model = kt.Transformer(tokenizer.vocab_size, num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.1)
@@ -346,10 +348,10 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# **What to look at.** The start and the end. The large steps win at first. Then the careful start overtakes: in our run
-# its loss was 1.1 after 120 steps, against 1.4 without a warm-up. With a lower rate, such as 0.004, this little model
-# does as well without a warm-up. Deep models do not: the warm-up lets them bear a rate that would break them at the
-# start. Xiong et al. (2020) explain why, and why pre-norm (chapter 9) needs it less.
+# **What to look at.** The start and the end. The large steps win at first. Then the careful start overtakes: in our
+# run its loss was 1.1 after 120 steps, against 1.4 without a warm-up. With a lower rate, such as 0.004, this little
+# model does as well without a warm-up. Deep models do not: the warm-up lets them bear a rate that would break them at
+# the start. Xiong et al. (2020) explain why, and why pre-norm (chapter 9) needs it less.
 
 # %% [markdown]
 # ## Exercise
@@ -386,9 +388,9 @@ print(f"{lowest_loss(5):.3f}, {lowest_loss(32_000):.3f}")
 # ### An hour
 #
 # Write `adam(start, gradient, rates)`. `start` is a vector, `gradient` is a function of such a vector, and `rates`
-# holds a learning rate for each step. Take one step of Adam for each rate, with $\beta_1 = 0.9$, $\beta_2 = 0.98$ and
-# $\varepsilon = 10^{-9}$, and correct both means for their start at 0. Return the last vector. Leave `start` as it
-# was.
+# holds a learning rate for each step. Take one step of Adam for each rate (Kingma and Ba, 2015, algorithm 1), with
+# $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\varepsilon = 10^{-9}$, and correct both means for their start at 0. Return
+# the last vector. Leave `start` as it was.
 #
 # Write it in a file `answer.py`, with NumPy alone. `python course/check.py 12a answer.py` says which of its
 # properties hold. No solution is published.
@@ -403,6 +405,7 @@ print(f"{lowest_loss(5):.3f}, {lowest_loss(32_000):.3f}")
 # ## What to read next
 #
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762), section 5 (training)
+# - Kingma and Ba, 2015, ["Adam"](https://arxiv.org/abs/1412.6980), algorithm 1
 # - Szegedy et al., 2016, ["Rethinking the Inception Architecture"](https://arxiv.org/abs/1512.00567), section 7:
 #   label smoothing, where it comes from
 # - Documents of this library: *Training* (how to read curves, sizes for your data)

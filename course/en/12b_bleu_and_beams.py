@@ -233,6 +233,7 @@ def step_of_table(tokens, cache, index):
 
 found = {}
 for name, strategy in {"greedy": kt.Greedy(), "beam": kt.Beam(2, length_penalty=0.0)}.items():
+    # decode searches over any function that gives the logits after a token.
     hypotheses = kt.decoding.decode(step_of_table, (), strategy, [2], kt.decoding.Search(limits=5))
     ids = np.array(hypotheses.tokens)[0, 0]
     found[name] = " ".join(words[i] for i in ids if i > 3), float(np.exp(hypotheses.scores[0, 0]))
