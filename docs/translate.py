@@ -18,6 +18,7 @@ PAGES = (
     "docs/versions",
     "docs/quickstart",
     "docs/families",
+    "docs/differences",
     "docs/troubleshooting",
     "docs/masks",
     "docs/viewer",

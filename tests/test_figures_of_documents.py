@@ -12,6 +12,7 @@ from budgets import BUDGETS
 from keras_transformer import serving
 from keras_transformer.cli.parser import make_parser
 from keras_transformer.huggingface import FAMILIES
+from keras_transformer.huggingface.sentence_embeddings import POOLINGS
 from keras_transformer.serving.server import kubernetes, server_files
 
 ROOT = Path(__file__).parents[1]
@@ -248,3 +249,12 @@ def test_two_pages_say_the_same_time_of_the_demo():
         for name in ("README.md", "docs/quickstart.md")
     ]
     assert times[0] == times[1] == times[0][:1]
+
+
+def test_the_poolings_of_sentence_embeddings_are_those_that_are_read():
+    said = [
+        set(re.findall(r'"(\w+)"', sentence))
+        for page in PAGES
+        for sentence in re.findall(r"Poolings [^;.]*", page.read_text(encoding="utf-8"))
+    ]
+    assert said and all(names == set(POOLINGS) for names in said), said
