@@ -2,8 +2,8 @@
 
     python .ci/chapters.py PART PARTS
 
-These are the chapters of one part, and those that changed in the six hours before the last commit: their own program, or
-the module of the package that they use most.
+These are the chapters of one part, and those that changed in the six hours before the last commit: their own program,
+or the module of the package that they use most.
 """
 
 import collections
