@@ -11,6 +11,7 @@ from budgets import BUDGETS
 
 from keras_transformer import serving
 from keras_transformer.cli.parser import make_parser
+from keras_transformer.decoding import CONSTRAINTS, STRATEGIES
 from keras_transformer.huggingface import FAMILIES
 from keras_transformer.huggingface.sentence_embeddings import POOLINGS
 from keras_transformer.serving.server import kubernetes, server_files
@@ -258,3 +259,10 @@ def test_the_poolings_of_sentence_embeddings_are_those_that_are_read():
         for sentence in re.findall(r"Poolings [^;.]*", page.read_text(encoding="utf-8"))
     ]
     assert said and all(names == set(POOLINGS) for names in said), said
+
+
+def test_the_constraints_and_strategies_of_the_page_are_all_there_are():
+    page = read("docs/decoding.md")
+    listed = {re.match(r"`(\w+)", cell)[1] for cell in first_cells(section(page, "Constraints"))}
+    assert listed == set(CONSTRAINTS)
+    assert all(f"`{name}" in page for name in STRATEGIES)
