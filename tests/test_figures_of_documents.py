@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from budgets import BUDGETS
 
+import keras_transformer as kt
 from keras_transformer import serving
 from keras_transformer.cli.parser import make_parser
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES
@@ -266,3 +267,12 @@ def test_the_constraints_and_strategies_of_the_page_are_all_there_are():
     listed = {re.match(r"`(\w+)", cell)[1] for cell in first_cells(section(page, "Constraints"))}
     assert listed == set(CONSTRAINTS)
     assert all(f"`{name}" in page for name in STRATEGIES)
+
+
+def test_classes_are_in_the_module_that_the_reference_names():
+    rows = re.findall(r"^\| (.+) \| (`kt\.[^|]+) \|$", read("docs/reference/index.md"), re.MULTILINE)
+    assert len(rows) > 15
+    for names, where in rows:
+        found = [vars(kt)[name] for name in re.findall(r"`kt\.(\w+)`", where)]
+        classes = re.findall(r"`([A-Z]\w+)[`(]", names)
+        assert [name for name in classes if not any(hasattr(module, name) for module in found)] == [], where
