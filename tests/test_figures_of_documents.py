@@ -273,6 +273,6 @@ def test_classes_are_in_the_module_that_the_reference_names():
     rows = re.findall(r"^\| (.+) \| (`kt\.[^|]+) \|$", read("docs/reference/index.md"), re.MULTILINE)
     assert len(rows) > 15
     for names, where in rows:
-        found = [vars(kt)[name] for name in re.findall(r"`kt\.(\w+)`", where)]
+        found = [getattr(kt, name) for name in re.findall(r"`kt\.(\w+)`", where)]
         classes = re.findall(r"`([A-Z]\w+)[`(]", names)
         assert [name for name in classes if not any(hasattr(module, name) for module in found)] == [], where
