@@ -66,6 +66,7 @@ PAGES = (
     "docs/evidence",
     "docs/learn/index",
     "docs/learn/terms",
+    "docs/reference/index",
     "docs/reference/exit_codes",
     "benchmarks/korean_english",
     "benchmarks/multi30k",
