@@ -235,3 +235,10 @@ def warn_of_probabilities(logits):
             "`y_pred` must be logits, but it is the output of a softmax: leave the softmax out of the model."
         )
         warnings.warn(message, stacklevel=4)
+
+
+def set_sublayer(layer, name, part):
+    """Sets an attribute of a built layer to another layer, which Keras refuses otherwise."""
+    layer._tracker.unlock()
+    setattr(layer, name, part)
+    layer._tracker.lock()
