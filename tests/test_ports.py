@@ -9,7 +9,8 @@ import pytest
 from contracts import as_numpy, assert_close, normal
 from keras import layers as L
 
-from keras_transformer import layers
+from keras_transformer import MaskedCrossentropy, layers
+from keras_transformer.decoding import Beam
 from keras_transformer.layers import PatchEmbedding
 
 PAGE = Path(__file__).parents[1] / "docs" / "ports.md"
@@ -138,6 +139,19 @@ def test_latents(programs):
         keras.Model(images, L.Dense(10)(L.GlobalAveragePooling1D()(x))),
         normal(3, 16, 16, 3),
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "shape"), [("captioning", (64, 64, 3)), ("speech", (40, 129))])
+def test_sources_other_than_text_train_and_are_searched(programs, name, shape):
+    model = programs[name]()
+    source, target = normal(2, *shape), np.array([[5, 7, 9, 3], [6, 8, 3, 0]])
+    shifted = np.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=model.bos_id)
+    model.compile(keras.optimizers.Adam(1e-2), MaskedCrossentropy())
+    losses = model.fit({"source": source, "target": shifted}, target, epochs=10, verbose=0).history["loss"]
+    assert losses[-1] < 0.5 * losses[0]
+    found = model.generate(source, Beam(4, length_penalty=0.0), max_length=4)
+    assert_close(model.score(source, found.tokens).scores, found.scores, 1e-4)
 
 
 def test_a_port_has_at_most_five_lines_of_own_layers_and_twenty_lines_in_all():
