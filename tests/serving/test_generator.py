@@ -67,7 +67,7 @@ def test_a_blank_between_prompt_and_continuation_is_kept():
 
 
 def test_long_prompt_keeps_its_end(generator, signatures, monkeypatch):
-    def answer(texts, jit_compile=None):
+    def answer(texts, **options):
         found = signatures.generate(tf.constant(texts))
         return {name: value.numpy() for name, value in found.items()}
 
