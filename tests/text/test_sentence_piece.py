@@ -25,12 +25,12 @@ def test_long_sentences_are_not_dropped():
     assert tokenizer.unk_id not in tokenizer.tokenize("xyz abc def").numpy()
 
 
-@pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("line", "symbols", "expected", "kind"),
     [
+        ("x !~ a", [], "x !~ a", "bpe"),
         ("x 2 a", [], "x 2 a", "unigram"),
-        ("x 2 a", [], "x 2 a", "bpe"),
         ("２ a", [], "2 a", "bpe"),  # full width
         ("a {name} b", ["{name}"], "a {name} b", "unigram"),
         ("a # b", ["#"], "a # b", "bpe"),
