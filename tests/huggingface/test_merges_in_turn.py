@@ -7,7 +7,7 @@ import random
 import pytest
 
 from keras_transformer.huggingface import FAMILIES
-from keras_transformer.huggingface.tokenizers.sentence_piece_json import BLANK
+from keras_transformer.huggingface.tokenizers.sentence_piece_json import BLANK, _ranks
 
 RUNS = [["\n", "\n"], [BLANK, BLANK], ["\n\n", "\n"], ["\n", "\n\n"], ["\t", "\t"], [BLANK * 2, BLANK]]
 RUNS += [[BLANK, BLANK * 2], [BLANK * 2, BLANK * 2], ["\n\n", "\n\n"], [BLANK * 3, BLANK], ["\n", "\n\n\n"]]
@@ -88,3 +88,9 @@ def test_merges_whose_order_counts_are_refused(moved, tmp_path):
     gemma_json(tmp_path, moved)
     with pytest.raises(ValueError, match="merges must be those"):
         FAMILIES["gemma3_text"].tokenizer.read(tmp_path)
+
+
+def test_no_piece_between_is_merged_before_it_is_made():
+    first = ["de"]  # its merge comes last
+    assert _ranks([("a", "b"), ("ab", "c"), ("d", "e")], first) == {"de": 0, "ab": 1, "abc": 2}
+    assert _ranks([("ab", "c"), ("a", "b"), ("d", "e")], first) is None
