@@ -228,6 +228,19 @@ class DirectSublayers:
         return self if layer is None else list(layer._flatten_layers(include_self=False, recursive=False))
 
 
+def add_sublayer(layer, name, sublayer):
+    """Gives a layer that is built another sublayer, as Keras's `enable_lora` gives it weights.
+
+    Args:
+        layer: The layer.
+        name: Name of the attribute.
+        sublayer: The new layer.
+    """
+    layer._tracker.unlock()
+    setattr(layer, name, sublayer)
+    layer._tracker.lock()
+
+
 def warn_of_probabilities(logits):
     """Warns if a tensor is the output of `keras.activations.softmax`, as Keras's losses do for `from_logits=True`."""
     if hasattr(logits, "_keras_logits"):
@@ -235,10 +248,3 @@ def warn_of_probabilities(logits):
             "`y_pred` must be logits, but it is the output of a softmax: leave the softmax out of the model."
         )
         warnings.warn(message, stacklevel=4)
-
-
-def set_sublayer(layer, name, part):
-    """Sets an attribute of a built layer to another layer, which Keras refuses otherwise."""
-    layer._tracker.unlock()
-    setattr(layer, name, part)
-    layer._tracker.lock()

@@ -32,7 +32,8 @@ for signature in sys.argv[4:]:
     try:
         found = session.run(outputs, {signatures[signature].inputs["text"].name: texts})
         result = {name: value.tolist() for name, value in found.items()}
-        result["translation"] = [text.decode() for text in result["translation"]]
+        for name in {"translation", "continuation"} & result.keys():
+            result[name] = [text.decode() for text in result[name]]
     except tf.errors.OpError as error:
         result = {"error": str(error)}
     results[signature] = result

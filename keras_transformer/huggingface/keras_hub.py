@@ -12,8 +12,9 @@ import numpy as np
 
 from keras_transformer.checks import check
 from keras_transformer.huggingface.checkpoint import tokenizers_from_huggingface
-from keras_transformer.huggingface.families import DECODERS, FAMILIES
+from keras_transformer.huggingface.families import DECODERS, ENCODER_DECODERS, FAMILIES
 from keras_transformer.huggingface.files import CONFIG
+from keras_transformer.huggingface.keras_hub_kinds import GEMMA2_BACKBONE, KINDS, query_scalar
 from keras_transformer.huggingface.tensors import fill_weights, full_name
 from keras_transformer.huggingface.tokenizers.kinds import TOKENIZER_CONFIG
 from keras_transformer.keras_internals import without_memory
@@ -24,117 +25,9 @@ CONVERTERS = "keras_hub.src.utils.transformers.convert_{}"
 EXPORTED = ("GPT2Tokenizer", "Llama3Tokenizer", "QwenTokenizer")
 FILES = {"vocabulary.spm": "tokenizer.model", "vocabulary.json": "vocab.json", "vocabulary.txt": "vocab.txt"}
 XLM_ROBERTA = "sentencepiece.bpe.model"
-# RoBERTa has one segment. KerasHub has none: its vector is 0, or a part of the positions.
-SEGMENTS = "embeddings.token_type_embeddings.weight"
-# A name of KerasHub's attributes for each key of config.json.
-DECODER = {
-    "vocab_size": "vocabulary_size",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_query_heads",
-    "num_key_value_heads": "num_key_value_heads",
-    "hidden_size": "hidden_dim",
-    "intermediate_size": "intermediate_dim",
-    "rms_norm_eps": "layer_norm_epsilon",
-    "rope_theta": "rope_max_wavelength",
-}
-ENCODER = {
-    "vocab_size": "vocabulary_size",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "hidden_size": "hidden_dim",
-    "intermediate_size": "intermediate_dim",
-    "max_position_embeddings": "max_sequence_length",
-    "hidden_dropout_prob": "dropout",
-    "attention_probs_dropout_prob": "dropout",
-}
-GPT2 = {
-    "vocab_size": "vocabulary_size",
-    "n_layer": "num_layers",
-    "n_head": "num_heads",
-    "n_embd": "hidden_dim",
-    "n_inner": "intermediate_dim",
-    "n_positions": "max_sequence_length",
-    **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), "dropout"),
-}
-DISTILBERT = {
-    "vocab_size": "vocabulary_size",
-    "n_layers": "num_layers",
-    "n_heads": "num_heads",
-    "dim": "hidden_dim",
-    "hidden_dim": "intermediate_dim",
-    "max_position_embeddings": "max_sequence_length",
-    **dict.fromkeys(("dropout", "attention_dropout"), "dropout"),
-}
-
-
-def _query_scalar(backbone):
-    """Returns what the root of divides Gemma's queries. KerasHub 0.32 does not hand the option of a backbone on."""
-    by_head = backbone.transformer_layers[0].attention.query_head_dim_normalize
-    return backbone.head_dim if by_head else backbone.hidden_dim / backbone.num_query_heads
-
-
-GEMMA2 = {
-    **{key: attribute for key, attribute in DECODER.items() if key != "rope_theta"},
-    "intermediate_size": lambda backbone: backbone.intermediate_dim // 2,
-    "head_dim": "head_dim",
-    "query_pre_attn_scalar": _query_scalar,
-    "final_logit_softcapping": "final_logit_soft_cap",
-    "attn_logit_softcapping": "attention_logit_soft_cap",
-    "sliding_window": "sliding_window_size",
-}
-
-
-# What a backbone must have: Gemma 1 lacks the first two.
-GEMMA2_HAS = ("use_post_ffw_norm", "use_post_attention_norm", "use_sliding_window_attention")
-
-
-class Kind(NamedTuple):
-    """A backbone of KerasHub.
-
-    model_type: The `model_type` of transformers.
-    converter: Name of the module of KerasHub that reads the checkpoints of transformers.
-    keys: A dict from a key of config.json to the attribute of the backbone, or to a function of the backbone.
-    fixed: The other keys, a dict.
-    has: Attributes that must be True.
-    """
-
-    model_type: str
-    converter: str
-    keys: dict
-    fixed: dict
-    has: tuple = ()
-
-
-def _roberta(model_type, converter):
-    fixed = {"hidden_act": "gelu", "layer_norm_eps": 1e-5, "type_vocab_size": 1, "pad_token_id": 1}
-    return Kind(model_type, converter, ENCODER, fixed)
-
-
-KINDS = {
-    "GPT2Backbone": Kind(
-        "gpt2", "gpt2", GPT2, {"layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
-    ),
-    "LlamaBackbone": Kind("llama", "llama3", DECODER, {}),
-    "Llama3Backbone": Kind("llama", "llama3", DECODER, {}),
-    "MistralBackbone": Kind("mistral", "mistral", {**DECODER, "sliding_window": "sliding_window"}, {}),
-    "QwenBackbone": Kind("qwen2", "qwen", DECODER, {}),
-    "GemmaBackbone": Kind(
-        "gemma2",
-        "gemma",
-        GEMMA2,
-        {"hidden_activation": "gelu_pytorch_tanh", "rope_theta": 10000.0},
-        GEMMA2_HAS,
-    ),
-    "BertBackbone": Kind(
-        "bert",
-        "bert",
-        {**ENCODER, "type_vocab_size": "num_segments"},
-        {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12},
-    ),
-    "RobertaBackbone": _roberta("roberta", "roberta"),
-    "XLMRobertaBackbone": _roberta("xlm-roberta", "xlm_roberta"),
-    "DistilBertBackbone": Kind("distilbert", "distilbert", DISTILBERT, {"activation": "gelu"}),
-}
+SPIECE = "spiece.model"
+# RoBERTa has one segment. KerasHub has none: its vector is 0, or a part of the positions. Its BART has no bias.
+SEGMENTS, BIAS = "embeddings.token_type_embeddings.weight", "final_logits_bias"
 
 
 def from_keras_hub(model, **kwargs):
@@ -144,13 +37,13 @@ def from_keras_hub(model, **kwargs):
 
     Args:
         model: A backbone of KerasHub, or a task with a `backbone`, such as a `CausalLM`: GPT-2, Llama, Llama 3,
-            Mistral, Qwen (2 and 2.5), Gemma 2, BERT, RoBERTa, XLM-RoBERTa or DistilBERT. Of a task with a head of its
-            own, such as a `TextClassifier`, it is the backbone.
+            Mistral, Qwen (2 and 2.5), Gemma 1, 2 and 3 (text alone), BERT, RoBERTa, XLM-RoBERTa, DistilBERT, BART or
+            T5. Of a task with a head of its own, such as a `TextClassifier`, it is the backbone.
         **kwargs: As for `from_huggingface`: Keras's `dtype`, `name`, `trainable`, and the ids of the special tokens.
             Ids that are not given are those of the task's tokenizer.
 
     Returns:
-        A `LanguageModel`, or an `EncoderModel`.
+        A `LanguageModel`, an `EncoderModel`, or a `Transformer` or `T5`, which reads a source.
 
     Raises:
         ValueError: If the model is of another kind, has options that the library does not have, or the installed
@@ -158,9 +51,12 @@ def from_keras_hub(model, **kwargs):
     """
     backbone, kind = _known(model)
     config, family = _config_of(backbone, kind), FAMILIES[kind.model_type]
-    kwargs = {**_ids_of(_tokenizer_of(model), kind.model_type in DECODERS), **kwargs}
-    places = _Places(backbone)
-    importlib.import_module(CONVERTERS.format(kind.converter)).convert_weights(backbone, places, config)
+    if kind.model_type not in ENCODER_DECODERS:
+        kwargs = {**_ids_of(_tokenizer_of(model), kind.model_type in DECODERS), **kwargs}
+    places, port = _Places(backbone), kind.converter
+    if isinstance(port, str):
+        port = importlib.import_module(CONVERTERS.format(port)).convert_weights
+    port(backbone, places, config)
     kwargs |= family.arguments_of_tensors(config, set(places.names))
     with without_memory():
         made = family.make_model(config, **kwargs)
@@ -170,8 +66,12 @@ def from_keras_hub(model, **kwargs):
         full = full_name(name, tensors.keys(), family.prefix, family.renamed)
         check(full in tensors, "KerasHub must give its weights the names of transformers.", name=name)
         stored.append(_Ported(full, tensors[full].shape, ported))
-    if SEGMENTS not in places.names:
-        stored += [_Ported(name, each.shape, []) for name, each in tensors.items() if name.endswith(SEGMENTS)]
+    given = {each.name for each in stored}
+    stored += [
+        _Ported(name, each.shape, [])
+        for name, each in tensors.items()
+        if name.endswith((SEGMENTS, BIAS)) and name not in given
+    ]
     fill_weights(list(tensors.values()), stored, family.prefix)
     return made
 
@@ -197,12 +97,13 @@ def tokenizer_from_keras_hub(model):
             tokenizer.export_to_transformers(str(folder))
         else:
             tokenizer.save_assets(str(folder))
+            own = {"xlm-roberta": XLM_ROBERTA, "t5": SPIECE}
             for name, new in FILES.items():
                 if (folder / name).is_file():
-                    (folder / name).rename(
-                        folder / (XLM_ROBERTA if kind.model_type == "xlm-roberta" else new)
-                    )
+                    (folder / name).rename(folder / own.get(kind.model_type, new))
             options = {"do_lower_case": bool(getattr(tokenizer, "lowercase", False))}
+            # Those of T5 are among the pieces of its file, if anywhere.
+            options |= {"extra_ids": 0} if kind.model_type == "t5" else {}
             (folder / TOKENIZER_CONFIG).write_text(json.dumps(options))
         (folder / CONFIG).write_text(json.dumps({"model_type": kind.model_type}))
         (found,) = tokenizers_from_huggingface(folder)
@@ -212,7 +113,9 @@ def tokenizer_from_keras_hub(model):
 def _known(model):
     """Returns the backbone of a model of KerasHub, and its `Kind`."""
     backbone = getattr(model, "backbone", model)
-    kind = KINDS.get(type(backbone).__name__)
+    name = type(backbone).__name__
+    is_second = name == "GemmaBackbone" and backbone.use_post_ffw_norm
+    kind = KINDS.get(GEMMA2_BACKBONE if is_second else name)
     rule = f"`model` must be a model of KerasHub with one of the backbones {', '.join(KINDS)}."
     check(kind is not None, rule, model=type(model).__name__)
     return backbone, kind
@@ -234,10 +137,13 @@ def _ids_of(tokenizer, decodes):
 
 def _config_of(backbone, kind):
     """Returns the config.json of a backbone, a dict."""
-    for name in kind.has:
-        check(
-            getattr(backbone, name), f"`{name}` of a {kind.model_type!r} model must be True.", **{name: False}
-        )
+    for name, expected in kind.has.items():
+        value = getattr(backbone, name)
+        rule = f"`{name}` of a {kind.model_type!r} model must be {expected}."
+        check(value == expected if expected is not None else value is None, rule, **{name: value})
+    if kind.model_type == "gemma":
+        rule = "`query_head_dim_normalize` of a 'gemma' model must be True."
+        check(query_scalar(backbone) == backbone.head_dim, rule, query_head_dim_normalize=False)
     config = {
         key: where(backbone) if callable(where) else getattr(backbone, where)
         for key, where in kind.keys.items()
@@ -263,7 +169,7 @@ def _config_of(backbone, kind):
             not getattr(backbone, "use_sliding_window_attention", False),
             "`use_sliding_window_attention` must be False.",
         )
-    if "pad_token_id" in kind.fixed:
+    if kind.model_type.endswith("roberta"):
         # transformers counts the positions from the id of padding on.
         config["max_position_embeddings"] += kind.fixed["pad_token_id"] + 1
     return config

@@ -10,7 +10,7 @@ from keras_transformer.checks import check, check_dense, check_share
 from keras_transformer.execution import ops
 from keras_transformer.execution.inference import Operands, held
 from keras_transformer.execution.int8 import OneProduct, column_sums, int8_product
-from keras_transformer.keras_internals import set_sublayer
+from keras_transformer.keras_internals import add_sublayer
 from keras_transformer.layers.residual import Dropout
 
 
@@ -101,7 +101,7 @@ class Projection(OneProduct, keras.layers.EinsumDense):
                 self.kernel_shape = shape
         if self.lora_dropout:
             drop = Dropout(self.lora_dropout, dtype=self.compute_dtype, name="lora_drop")
-            set_sublayer(self, "lora_drop", drop)
+            add_sublayer(self, "lora_drop", drop)
 
     @property
     def kernel(self):

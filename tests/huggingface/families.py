@@ -228,6 +228,10 @@ DECODERS = {
         "window": {"sliding_window": 5},
         "tied": {"hidden_size": 12, "num_key_value_heads": 6, "tie_word_embeddings": True},
     }),
+    **_variants("gemma", {**DECODER, "head_dim": 4, "pad_token_id": 0}, {
+        "": {"tie_word_embeddings": True, "hidden_act": "gelu"},
+        "one-key": {"num_key_value_heads": 1, "attention_bias": True},
+    }),
     **_variants("gemma2", GEMMA, {
         "": {},
         "without-caps": {

@@ -29,7 +29,7 @@ RELATIVES = (
     *("distilbert-ForQuestionAnswering", "electra-ForTokenClassification", "modernbert-mean", "modernbert-biases"),
     *("camembert-ForMaskedLM", "data2vec-text-Model", "ernie-ForSequenceClassification", "ministral"),
     *("mistral", "qwen2-windows", "qwen3-biases", "phi3-window", "gemma2", "gemma3_text", "smollm3"),
-    "olmo2",
+    *("olmo2", "gemma"),
     *("bart", "mbart", "m2m_100", "pegasus", "mt5", "umt5", "whisper"),
 )  # fmt: skip
 CASES = (*RELATIVES, *families.FIRST, *families.FIRST_ENCODERS)

@@ -55,6 +55,7 @@ PUBLISHED = {
     ),
     "qwen2": "max_window_layers sliding_window use_mrope use_sliding_window",
     "phi3": "embd_pdrop original_max_position_embeddings resid_pdrop rope_scaling sliding_window auto_map",
+    "gemma": "attention_bias attention_dropout head_dim hidden_act hidden_activation rope_scaling rope_theta",
     "gemma2": "attn_logit_softcapping cache_implementation final_logit_softcapping hidden_activation hidden_act "
         "query_pre_attn_scalar sliding_window sliding_window_size",
     "gemma3_text": "rope_local_base_freq sliding_window_pattern _sliding_window_pattern use_bidirectional_attention "

@@ -11,6 +11,7 @@ from keras_transformer.huggingface.families import (
     distilbert,
     electra,
     ernie,
+    gemma,
     gemma2,
     gemma3,
     gpt2,
@@ -50,7 +51,7 @@ ENCODER_MODULES = (
     data2vec_text,
     ernie,
 )
-DECODER_MODULES = (gpt2, llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3, ministral, smollm3, olmo2)
+DECODER_MODULES = (gpt2, llama, mistral, qwen2, qwen3, phi3, gemma, gemma2, gemma3, ministral, smollm3, olmo2)
 ENCODER_DECODER_MODULES = (t5, marian, bart, mbart, m2m_100, pegasus, mt5, umt5)
 SPEECH_MODULES = (whisper,)
 MODULES = (*ENCODER_MODULES, *DECODER_MODULES, *ENCODER_DECODER_MODULES, *SPEECH_MODULES, vit)
