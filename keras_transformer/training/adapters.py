@@ -1,6 +1,7 @@
 """Low-rank adapters (Hu et al., 2021, "LoRA"): a model that is frozen but for them, and its exact checkpoints."""
 
 import contextlib
+import itertools
 import math
 import os
 import zipfile
@@ -137,19 +138,24 @@ def write_state(model, path):
         model: A compiled model with adapters.
         path: Path of its `.keras` file.
     """
-    values = {str(i): np.asarray(variable) for i, variable in enumerate(_state(model))}
-    with zipfile.ZipFile(path, "a") as archive, archive.open(STATE, "w") as file:
-        np.savez(
-            file,
-            ranks=np.array([layer.lora_rank or 0 for layer in _dense(model)], int),
-            alphas=np.array([layer.lora_alpha or 0 for layer in _dense(model)], float),
-            dropouts=np.array([getattr(layer, "lora_dropout", 0) for layer in _dense(model)], float),
-            stabilized=np.array(
-                [getattr(layer, "lora_rank_stabilized", False) for layer in _dense(model)], bool
-            ),
-            trainable=np.array([weight.trainable for weight in model.weights], bool),
-            **values,
-        )
+    layers = _dense(model)
+    columns = {
+        "ranks": np.array([layer.lora_rank or 0 for layer in layers], int),
+        "alphas": np.array([layer.lora_alpha or 0 for layer in layers], float),
+        "dropouts": np.array([getattr(layer, "lora_dropout", 0) for layer in layers], float),
+        "stabilized": np.array([getattr(layer, "lora_rank_stabilized", False) for layer in layers], bool),
+        "trainable": np.array([weight.trainable for weight in model.weights], bool),
+    }
+    # One value is in memory at a time, where `np.savez` has all of them.
+    variables = ((str(i), np.asarray(variable)) for i, variable in enumerate(_state(model)))
+    with (
+        zipfile.ZipFile(path, "a") as archive,
+        archive.open(STATE, "w", force_zip64=True) as file,
+        zipfile.ZipFile(file, "w") as arrays,
+    ):
+        for name, value in itertools.chain(columns.items(), variables):
+            with arrays.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, value, allow_pickle=False)
 
 
 def holds_state(path):
