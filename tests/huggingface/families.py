@@ -229,8 +229,9 @@ DECODERS = {
         "tied": {"hidden_size": 12, "num_key_value_heads": 6, "tie_word_embeddings": True},
     }),
     **_variants("gemma", {**DECODER, "head_dim": 4, "pad_token_id": 0}, {
-        "": {"tie_word_embeddings": True, "hidden_act": "gelu"},
-        "one-key": {"num_key_value_heads": 1, "attention_bias": True},
+        "": {"tie_word_embeddings": True},
+        # Gemma's first files say so, and mean the form with tanh.
+        "one-key": {"num_key_value_heads": 1, "attention_bias": True, "hidden_act": "gelu"},
     }),
     **_variants("gemma2", GEMMA, {
         "": {},
