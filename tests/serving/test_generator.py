@@ -75,6 +75,7 @@ def test_long_prompt_keeps_its_end(generator, signatures, monkeypatch):
     end = "x" * 23
     with pytest.warns(UserWarning, match="1 of 1 prompts are longer than `max_source_length`=24 tokens"):
         assert generator.generate(["abc" * 5000 + end]) == generator.generate([end])
+    assert answer(tf.constant([end, "x" + end]))["truncated"].tolist() == [False, True]
 
 
 def test_without_bos_only_empty_prompts_begin_with_it():
