@@ -14,7 +14,7 @@ from keras_transformer.models.heads import (
     MultipleChoiceHead,
     TaggingHead,
 )
-from keras_transformer.serving import Classifier, Embedder, Similarity, Tagger, load, servable_of
+from keras_transformer.serving import Classifier, Embedder, Similarity, load, servable_of
 from keras_transformer.text import ByteTokenizer, WordPieceTokenizer
 
 TEXTS = ["ab", "", "one two three four", "한국어 문장", "  ", "ab"]
@@ -26,7 +26,6 @@ LABELS = ["bad", "so so", "good"]
 MADE = {
     "classifier": lambda: Classifier(bert(ClassificationHead(3, labels=LABELS)), ByteTokenizer(), 32),
     "pairs": lambda: Classifier(bert(ClassificationHead(2)), ByteTokenizer(), 32, pairs=True),
-    "tagger": lambda: Tagger(bert(TaggingHead(3, labels=LABELS)), ByteTokenizer(), 32),
     "embedder": lambda: Embedder(bert(), ByteTokenizer(), 32),
     "first": lambda: Embedder(bert(), ByteTokenizer(), 32, pooling="first"),
     "cosine": lambda: Similarity(bert(), ByteTokenizer(), 32),
