@@ -6,7 +6,12 @@ import pytest
 import tensorflow as tf
 from test_contract import CASES
 
-from keras_transformer.text import BytePairTokenizer, SentencePieceTokenizer, WordPieceTokenizer
+from keras_transformer.text import (
+    BytePairTokenizer,
+    ByteTokenizer,
+    SentencePieceTokenizer,
+    WordPieceTokenizer,
+)
 from keras_transformer.text.byte_pair import BYTE_CHARACTERS
 
 TEXTS = [
@@ -69,3 +74,9 @@ def test_a_sign_is_a_word_of_its_own_in_word_pieces():
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = WordPieceTokenizer([*special, "u", "##n", ".", "s"])
     assert words_of(tokenizer, "Ûn U.S. xyz") == ["Ûn", "U", ".", "S", ".", "xyz"]
+
+
+def test_a_blank_that_is_a_piece_begins_the_word_after_it():
+    _, starts, ends, begins = ByteTokenizer().spans(["a é"])
+    assert begins.to_list() == [[True, True, False, False]]
+    assert (starts.to_list(), ends.to_list()) == ([[0, 1, 2, 2]], [[1, 1, 3, 3]])
