@@ -244,8 +244,8 @@ def _report(recipe, translator, batches, say):
     if updates <= recipe.warmup_steps:
         warnings.warn(
             f"the training ends after {updates} updates, within the warm-up of {recipe.warmup_steps}: it may "
-            f"learn little. Leave `warmup_steps` out, or use about {max(1, updates // 4)} and a highest learning "
-            "rate of about 0.002, or more epochs, or smaller batches.",
+            "learn little. Leave the warm-up (`warmup_steps`, --warmup-steps) out, or use about "
+            f"{max(1, updates // 4)} and a highest learning rate of about 0.002, or more epochs, or smaller batches.",
             stacklevel=2,
         )
 
