@@ -27,14 +27,31 @@ def samples_of(wav):
     return samples
 
 
-@pytest.mark.parametrize("samples", [TONE, STEREO], ids=["mono", "stereo"])
 @pytest.mark.parametrize("bits", [16, 24])
-def test_flac_loses_nothing(samples, bits):
+def test_flac_loses_nothing(bits):
     """Integers of 24 bits become those of 32."""
-    whole = np.round(samples * 2 ** (bits - 1)).astype("int32")
+    whole = np.round(TONE * 2 ** (bits - 1)).astype("int32")
     stored = whole.astype("int16") if bits == 16 else whole * 2**8
     wav = wav_of(encoded("FLAC", stored, subtype=f"PCM_{bits}"))
     np.testing.assert_array_equal(samples_of(wav), whole / 2 ** (bits - 1))
+
+
+def test_channels_are_averaged_while_they_are_decoded():
+    np.testing.assert_allclose(samples_of(wav_of(encoded("FLAC", STEREO))), TONE / 4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("samples", "rate", "named"),
+    [
+        (TONE, -1, "`sampling_rate`"),
+        (TONE, 8000.5, "`sampling_rate`"),
+        (np.zeros((5, 0)), RATE, "from 1 to 65535 channels"),
+        (np.zeros((1, 70_000)), RATE, "from 1 to 65535 channels"),
+    ],
+)
+def test_what_a_wav_file_cannot_say_is_refused(samples, rate, named):
+    with pytest.raises(ValueError, match=named):
+        wav_of(samples, rate)
 
 
 @pytest.mark.parametrize("kind", ["OGG", "MP3"])
@@ -66,10 +83,10 @@ def test_damaged_files_are_refused(kind, tmp_path):
 def test_a_file_is_decoded_up_to_the_largest_size(monkeypatch):
     """A few bytes of FLAC may hold hours of silence."""
     monkeypatch.setattr(recordings, "BLOCK", 100)
-    monkeypatch.setattr(recordings, "LARGEST_RECORDING", 2 * len(TONE))
+    monkeypatch.setattr(recordings, "LARGEST_DECODED", 2 * len(TONE))
     file = encoded("FLAC")
     assert samples_of(wav_of(file)).shape == TONE.shape
-    monkeypatch.setattr(recordings, "LARGEST_RECORDING", 2 * len(TONE) - 1)
+    monkeypatch.setattr(recordings, "LARGEST_DECODED", 2 * len(TONE) - 1)
     with pytest.raises(ValueError, match="must have at most 3999 bytes when it is decoded"):
         wav_of(file)
 

@@ -53,8 +53,9 @@ def ask(options):
         splitter = SentenceSplitter(options.split_sentences)
     arguments = client_arguments(options)
     if options.audio or options.image:
-        if given:
-            raise ValueError(f"Give --{next(iter(given)).replace('_', '-')} without --audio and --image.")
+        refused = [*given, *options_among(options, "signature")]
+        if refused:
+            raise ValueError(f"Give --{refused[0].replace('_', '-')} without --audio and --image.")
         return _ask_about_files(Client(**arguments), options.audio, hearing)
     if options.stream:
         arguments["batch_size"] = 1

@@ -9,7 +9,7 @@ from keras_transformer.decoding import ExcludeTokens, SuppressFirstTokens, Times
 from keras_transformer.models.transformer import Memory
 from keras_transformer.serving.audio import UNREADABLE, waves
 from keras_transformer.serving.signatures import Output, Signatures, function_of
-from keras_transformer.serving.word_times import WITHOUT_BLANKS, token_times, words_of
+from keras_transformer.serving.word_times import WITHOUT_BLANKS, spans_of, token_times, words_of
 
 # A timestamp counts steps of 0.02 seconds.
 STEP_SECONDS = 0.02
@@ -376,14 +376,16 @@ class TranscriberSignatures(Signatures):
             states, prompt, tokens, left = row
             memory = Memory(tf.nest.map_structure(lambda x: x[None], states), None)
             is_text = self._is_text(tokens)
-            ids = tf.concat([prompt, tf.boolean_mask(tokens, is_text), [model.eos_id]], axis=0)
+            text = tf.boolean_mask(tokens, is_text)
+            # A transcript may fill all positions of the model, without room for the id that there are no times.
+            room = model.max_positions or tf.int32.max
+            ids = tf.concat([prompt, text[: room - tf.size(prompt) - 1], [model.eos_id]], axis=0)
             _, attention = model.decode(ids[None], memory, training=False, return_attention_scores=True)
             scores = tf.stack([attention[layer][1][0, head] for layer, head in special.alignment_heads])
             places = tf.shape(scores)[2]
             there = -(-left * places // self._servable.window_frames)
             begins = token_times(scores, tf.size(prompt) - 1, tf.size(ids), there)
-            times = tf.stack([begins[:-1], begins[1:]], axis=1)
-            times = tf.cast(times, tf.float32) * (seconds / tf.cast(places, tf.float32))
+            times = spans_of(begins, tf.size(text)) * (seconds / tf.cast(places, tf.float32))
             return tf.scatter_nd(tf.cast(tf.where(is_text), tf.int32), times, (longest, 2))
 
         # A window has all its frames, so its memory has no mask.

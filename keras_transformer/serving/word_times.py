@@ -37,6 +37,21 @@ def token_times(scores, begin, count, places):
     return warped(-tf.reduce_mean(smooth, axis=0)[begin : count - 1])
 
 
+def spans_of(begins, count):
+    """Returns the begin and the end of each token, float32 `(count, 2)`.
+
+    Args:
+        begins: int32 `(n + 1,)`, what `token_times` returned for the first `n` tokens.
+        count: Number of tokens, an int32 scalar; those beyond `n` are where the others end.
+
+    >>> spans_of([0, 3, 5], 3).numpy().tolist()
+    [[0.0, 3.0], [3.0, 5.0], [5.0, 5.0]]
+    """
+    begins = tf.cast(begins, tf.float32)
+    begins = tf.concat([begins, tf.fill((count + 1 - tf.size(begins),), begins[-1])], axis=0)
+    return tf.stack([begins[:-1], begins[1:]], axis=1)
+
+
 def warped(costs):
     """Finds the cheapest path from the first row and column to the last ones, by dynamic time warping.
 

@@ -85,6 +85,7 @@ def test_ask_writes_a_line_for_each_file(url, tmp_path):
         (("--audio", "--pairs"), "Give one of"),
         (("--language", "ko"), "Give --language with --audio"),
         (("--image", "--max-length", "3"), "Give --max-length without"),
+        (("--audio", "--signature", "words"), "Give --signature without"),
     ):
         assert_refused(*common, *more, stdin=stdin, named=named)
 
