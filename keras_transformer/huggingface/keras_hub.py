@@ -17,7 +17,7 @@ from keras_transformer.huggingface.files import CONFIG
 from keras_transformer.huggingface.keras_hub_kinds import GEMMA2_BACKBONE, KINDS, query_scalar
 from keras_transformer.huggingface.tensors import fill_weights, full_name
 from keras_transformer.huggingface.tokenizers.kinds import TOKENIZER_CONFIG
-from keras_transformer.keras_internals import without_memory
+from keras_transformer.keras_internals import sublayers, without_memory
 
 # Where KerasHub keeps what reads checkpoints of transformers. Each module gives each variable the name of its tensor.
 CONVERTERS = "keras_hub.src.utils.transformers.convert_{}"
@@ -46,10 +46,11 @@ def from_keras_hub(model, **kwargs):
         A `LanguageModel`, an `EncoderModel`, or a `Transformer` or `T5`, which reads a source.
 
     Raises:
-        ValueError: If the model is of another kind, has options that the library does not have, or the installed
-            KerasHub names its weights otherwise.
+        ValueError: If the model is of another kind, is quantized or has LoRA, has options that the library does not
+            have, or the installed KerasHub names its weights otherwise.
     """
     backbone, kind = _known(model)
+    check_plain_weights(backbone)
     config, family = _config_of(backbone, kind), FAMILIES[kind.model_type]
     if kind.model_type not in ENCODER_DECODERS:
         kwargs = {**_ids_of(_tokenizer_of(model), kind.model_type in DECODERS), **kwargs}
@@ -108,6 +109,16 @@ def tokenizer_from_keras_hub(model):
         (folder / CONFIG).write_text(json.dumps({"model_type": kind.model_type}))
         (found,) = tokenizers_from_huggingface(folder)
     return found
+
+
+def check_plain_weights(layer):
+    """Raises `ValueError` if a layer, or one in it, is quantized or has LoRA: its kernel alone is not its weights."""
+    for each in [layer, *sublayers(layer)]:
+        rule = "The model must not be quantized: read its weights before `quantize`."
+        mode = getattr(each, "quantization_mode", None)
+        check(mode is None, rule, layer=each.path, quantization_mode=mode)
+        rule = "The model must not have LoRA: merge LoRA into the weights first."
+        check(not getattr(each, "lora_enabled", False), rule, layer=each.path)
 
 
 def _known(model):

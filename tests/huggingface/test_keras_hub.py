@@ -348,3 +348,15 @@ def test_another_model_is_refused():
         from_keras_hub(backbone)
     with pytest.raises(ValueError, match="`activation` of gated networks must be `gelu_approximate`"):
         from_keras_hub(keras_hub.models.T5Backbone(**{**T5, "activation": "gelu"}))
+
+
+@pytest.mark.parametrize("change", ["int8", "LoRA"])
+def test_weights_that_are_not_plain_are_refused(change):
+    backbone = backbone_of(*DECODERS["gpt2"])
+    if change == "int8":
+        backbone.quantize("int8")
+    else:
+        backbone.enable_lora(2)
+    rule = "must not be quantized: read its weights before" if change == "int8" else "merge LoRA"
+    with pytest.raises(ValueError, match=rule):
+        from_keras_hub(backbone)
