@@ -206,7 +206,7 @@ def logprobs_of(tokens, values, text, was_cut, is_chat, start=0):
         is_chat: Whether the form is that of chats.
         start: The number of characters before the answer.
     """
-    kept = rows_of_text(tokens, text, 0, len(text.encode()) if was_cut else None)
+    kept = rows_of_text(tokens, text, 0, len(text) if was_cut else None)
     rows = [
         [
             (token.decode("utf-8", "replace"), float(value), list(token))

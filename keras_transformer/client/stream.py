@@ -1,5 +1,7 @@
 """A text that grows: successive requests, each of which goes on from the text that is written."""
 
+import codecs
+
 from keras_transformer.checks import check, check_positive
 
 OPTIONS = (
@@ -120,9 +122,9 @@ class Stream:
         if "logprobs" in self.options:
             # The tokens of a continuation begin after the prefix of its request.
             known = _rest(self._prefix, text) if self._output == "continuation" else text
-            begin = len(known.encode()) - len(rest.encode())
+            begin = len(known) - len(rest)
             whole = new == rest and not self._stops
-            end = None if whole else begin + len(new.encode())
+            end = None if whole else begin + len(new)
             rows = rows_of_text(outputs["logprob_tokens"][0], known, begin, end)
             self.logged = outputs["logprob_tokens"][0][rows], outputs["logprobs"][0][rows]
         if new:
@@ -146,17 +148,22 @@ def rows_of_text(tokens, text, begin, end):
     Args:
         tokens: The bytes of each token, and after it those of others in its place, `(n, 1 + k)`.
         text: The text, a str; a blank before its first token may be missing.
-        begin: The first byte of the part in the text.
-        end: The byte after its last one; None for the end of the tokens, which may be inside a character.
+        begin: The first character of the part in the text.
+        end: The character after its last one; None for the end of the tokens, which may be inside a character.
     """
     written = b"".join(row[0] for row in tokens)
-    place = -1 if written.startswith(b" ") and not text.startswith(" ") else 0
-    rows = []
+    blank = written.startswith(b" ") and not text.startswith(" ")
+    # Characters count, not bytes: each invalid byte is three bytes of the text.
+    decoder, done, rows = codecs.getincrementaldecoder("utf-8")("replace"), -blank, []
     for i, row in enumerate(tokens):
         # What has no bytes, such as the end, is no part of the text.
-        if row[0] and begin <= max(place, 0) and (end is None or place < end):
-            rows.append(i)
-        place += len(row[0])
+        if row[0]:
+            done += len(decoder.decode(row[0][:1]))
+            # The character of its first byte, which may have begun before.
+            start = done if decoder.getstate()[0] else done - 1
+            done += len(decoder.decode(row[0][1:]))
+            if begin <= max(start, 0) and (end is None or start < end):
+                rows.append(i)
     return rows
 
 

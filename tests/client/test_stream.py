@@ -11,6 +11,7 @@ pytest.importorskip("tensorflow_serving")
 from servers import refuse
 
 from keras_transformer.client import AsyncClient, Client
+from keras_transformer.client.openai_forms import logprobs_of
 from keras_transformer.client.stream import Stream
 from keras_transformer.request_options import OPTIONS
 
@@ -262,3 +263,22 @@ def url_of_export(served_model):
 
     with SERVERS["grpc"](Backend({"ko_en": {1: served_model}})) as url:
         yield url
+
+
+def test_log_probabilities_end_with_a_text_that_has_invalid_bytes():
+    tokens = np.array([[each] for each in (b"a", b"\xff", b"\xff", b"b", b"c", b"d")], object)
+    found = logprobs_of(tokens, np.arange(6.0)[:, None], "a\ufffd\ufffdb", True, False)
+    assert found["tokens"] == ["a", "\ufffd", "\ufffd", "b"]
+
+
+def test_a_stream_has_each_token_once_where_bytes_are_invalid():
+    tokens, found = [b"a", b"\xff", b"b", *(bytes([each]) for each in "한".encode()), b"c", b"\xea", b"d"], []
+    stream = Stream("", 1, len(tokens), {"stop": "xyz"}, logprobs=0)
+    for size in range(1, len(tokens) + 1):
+        stream.request()
+        outputs = {"translation": np.array([b"".join(tokens[:size])], object), "ended": [False]}
+        outputs["logprob_tokens"] = np.array([[[each] for each in tokens[:size]]], object)
+        outputs["logprobs"] = np.arange(size, dtype="float32")[None, :, None]
+        stream.add(outputs)
+        found += stream.logged[0][:, 0].tolist()
+    assert found == tokens
