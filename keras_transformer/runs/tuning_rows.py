@@ -78,9 +78,13 @@ def weights_of_classes(y):
     Returns:
         A float32 array of the shape of `y`.
 
+    Raises:
+        ValueError: If no number is a class.
+
     >>> weights_of_classes(np.array([[0, 1, 1, 1, 1, -100]])).tolist()
     [[2.5, 0.625, 0.625, 0.625, 0.625, 0.0]]
     """
+    check(np.any(y >= 0), "The rows must have one label at least to be weighted by their classes.", labels=0)
     counts = np.bincount(y[y >= 0])
     weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(1, counts))
     return np.where(y >= 0, weights[np.maximum(y, 0)], 0).astype("float32")
