@@ -206,7 +206,8 @@ def evaluate(options):
     from keras_transformer.training.scores import check_tokenize, corpus_scores
 
     # Refused before the long work of translating.
-    check_tokenize(options.tokenize)
+    tokenize = options_among(options, "tokenize")
+    check_tokenize(**tokenize)
     sources, references = zip(*read_pairs(options), strict=True)
     translator = _load_servable(options, Translator.load)
     empty = sum(
@@ -221,7 +222,7 @@ def evaluate(options):
         if unknown.count:
             (log.warning if unknown.share > SMALL_SHARE else progress.info)(f"{side}: {unknown}")
     translations = translator.translate(list(sources), options.batch_size, verbose=sys.stderr.isatty())
-    scores = corpus_scores(translations, list(references), tokenize=options.tokenize)
+    scores = corpus_scores(translations, list(references), **tokenize)
     log.info("evaluated", extra={"folder": options.run, "sentences": len(sources), **scores})
     print(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}")
     print(f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}")
@@ -238,6 +239,8 @@ def _evaluate_labels(options):
         raise ValueError(
             f"--data is the only file of a classifier or tagger. Received: --{next(iter(given))}, too."
         )
+    if "tokenize" in options:
+        raise ValueError("--tokenize is for translations: --data has labels. Leave --tokenize out.")
     picture = getattr(options, "plot", None)
     if picture and (not picture.endswith((".png", ".pdf", ".svg")) or os.path.lexists(picture)):
         raise ValueError(f"`plot` must be a new file, .png, .pdf or .svg. Received: plot={picture!r}.")

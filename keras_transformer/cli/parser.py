@@ -210,9 +210,9 @@ def _fill_evaluate(parser):
     data.add_argument("--plot", metavar="FILE", help=about)
     parser.add_argument(
         "--tokenize",
-        default="13a",
         metavar="NAME",
-        help="tokenizer of sacreBLEU; `none` for text that is already tokenized",
+        help="tokenizer of sacreBLEU (default: 13a); `none` for text that is already tokenized",
+        **OPTIONAL,
     )
     parser.add_argument("--batch-size", type=int, default=32, help="number of sentences in a batch")
     answer_options.add_max_source_length(parser)

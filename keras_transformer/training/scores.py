@@ -3,23 +3,25 @@
 from sacrebleu.metrics import BLEU, CHRF
 
 
-def check_tokenize(name):
+def check_tokenize(tokenize="13a"):
     """Raises `ValueError` unless sacreBLEU has a tokenizer of this name, and what the tokenizer needs is installed.
 
     Args:
-        name: A str, such as "13a".
+        tokenize: A str. The default is that of sacreBLEU.
 
     Raises:
         ValueError: If there is no such tokenizer, and then the message lists all names; or if it cannot be loaded.
     """
-    if name not in BLEU.TOKENIZERS:
-        raise ValueError(f"`tokenize` must be one of {sorted(BLEU.TOKENIZERS)}. Received: tokenize={name!r}.")
+    if tokenize not in BLEU.TOKENIZERS:
+        raise ValueError(
+            f"`tokenize` must be one of {sorted(BLEU.TOKENIZERS)}. Received: tokenize={tokenize!r}."
+        )
     try:
-        BLEU(tokenize=name)
+        BLEU(tokenize=tokenize)
     except (ImportError, OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(
-            f"`tokenize` must be a tokenizer that is installed. Received: tokenize={name!r}: {reason}"
+            f"`tokenize` must be a tokenizer that is installed. Received: tokenize={tokenize!r}: {reason}"
         ) from None
 
 
