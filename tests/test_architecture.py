@@ -27,6 +27,7 @@ FLOORS = {
     "schedules": 0,
     "losses": 0,
     "embedding_losses": 0,
+    "entity_labels": 0,
     "metrics": 0,
     "optimizers": 0,
     "execution": 0,

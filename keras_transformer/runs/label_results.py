@@ -4,9 +4,10 @@ import numpy as np
 
 from keras_transformer.checks import check
 from keras_transformer.data import read_conll, read_table
+from keras_transformer.entity_labels import OUTSIDE
 from keras_transformer.runs.tuning_rows import packed_words
 from keras_transformer.serving import Classifier, Tagger
-from keras_transformer.training.label_scores import OUTSIDE, entity_scores, label_scores
+from keras_transformer.training.label_scores import entity_scores, label_scores
 
 
 def evaluate_labels(servable, rows, batch_size=32, verbose=False):

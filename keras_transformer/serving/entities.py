@@ -2,16 +2,17 @@
 
 import tensorflow as tf
 
+from keras_transformer.entity_labels import BEGINS, ENDS, OUTSIDE, parts_of_label
+
 AGGREGATIONS = ("simple", "first", "average", "max")
-# Tokens without an entity have this label.
-OUTSIDE = "O"
 
 
 def entities_of(probabilities, rows, starts, ends, begins, labels, aggregation):
     """Finds the entities among labelled tokens, as the pipeline of transformers does.
 
-    A label may begin with "B-", for the first token of an entity, or with "I-". Tokens with the same label after these
-    are an entity, up to one with "B-".
+    A label may begin with "B-", for the first token of an entity, or with "I-"; and, which that pipeline does not read,
+    with "E-" or "L-" for its last token, and with "S-" or "U-" for its only one. Tokens with the same label after these
+    are an entity, up to one that begins another.
 
     Args:
         probabilities: float32 `(tokens, labels)`, of all texts one after the other.
@@ -24,7 +25,7 @@ def entities_of(probabilities, rows, starts, ends, begins, labels, aggregation):
             token; "average": that of the mean probabilities; "max": that of the token that is surest.
 
     Returns:
-        Tensors `(entities,)`: the number of the text; the label without "B-" or "I-", string; the mean of the
+        Tensors `(entities,)`: the number of the text; the label without its letter, string; the mean of the
         probabilities of its words (with "simple", of its tokens), float32; the first character and the one after the
         last, int32.
     """
@@ -44,9 +45,13 @@ def entities_of(probabilities, rows, starts, ends, begins, labels, aggregation):
             probabilities = tf.gather(probabilities, tf.math.segment_min(index, word))
         rows, starts, ends = _joined(word, rows, starts, ends)
     best = tf.argmax(probabilities, axis=1)
-    tags = tf.gather([label[2:] if label[:2] in ("B-", "I-") else label for label in labels], best)
-    is_first = tf.gather([label.startswith("B-") for label in labels], best)
-    entity = tf.cumsum(tf.cast(is_first | _changes(rows) | _changes(tags), tf.int32)) - 1
+    parts = [parts_of_label(label) for label in labels]
+    tags = tf.gather([kind or OUTSIDE for _, kind in parts], best)
+    is_first = tf.gather([letter in BEGINS for letter, _ in parts], best)
+    is_last = tf.gather([letter in ENDS for letter, _ in parts], best)
+    follows_last = tf.concat([[False], is_last[:-1]], axis=0)[: tf.size(is_last)]
+    begun = is_first | follows_last | _changes(rows) | _changes(tags)
+    entity = tf.cumsum(tf.cast(begun, tf.int32)) - 1
     first = tf.math.segment_min(tf.range(tf.size(entity)), entity)
     shares = tf.math.segment_mean(tf.reduce_max(probabilities, axis=1), entity)
     rows, starts, ends = _joined(entity, rows, starts, ends)

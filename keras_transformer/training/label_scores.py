@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.checks import check
+from keras_transformer.entity_labels import BEGINS, ENDS, OUTSIDE, parts_of_label
 
-OUTSIDE = "O"
 HEADER = ("", "precision", "recall", "F1", "number")
 
 
@@ -77,8 +77,8 @@ def entity_scores(references, predictions):
     """Computes the scores of entities: one is found if its label, its first and its last word are right.
 
     The numbers are those of seqeval (`classification_report`) and of the task of CoNLL-2003. Labels may begin with "B-"
-    and "I-", and with "E-" and "S-" for the last and the only word of an entity. Labels without them are one entity
-    where they follow one another. "O" is in no entity.
+    and "I-", with "E-" or "L-" for the last word of an entity, and with "S-" or "U-" for its only word. Labels without
+    them are one entity where they follow one another. "O" is in no entity.
 
     Args:
         references: List of lists of str, the right labels of the words of each sentence.
@@ -114,23 +114,13 @@ def _entities(labels):
     """Yields the kind, the first word and the word after the last one of each entity of a sentence."""
     kind, begin, before = None, 0, OUTSIDE
     for i, label in enumerate([*labels, OUTSIDE]):
-        part, kind_here = _parts(label)
-        starts = part in ("B", "S") or before in ("E", "S") or kind_here != kind
+        part, kind_here = parts_of_label(label)
+        starts = part in BEGINS or before in ENDS or kind_here != kind
         if kind is not None and starts:
             yield kind, begin, i
         if starts:
             begin = i
         kind, before = kind_here, part
-
-
-def _parts(label):
-    """Returns the letter before a label, such as "B", and the kind of the entity; None outside of entities."""
-    if label == OUTSIDE:
-        return OUTSIDE, None
-    letter, dash, kind = label.partition("-")
-    if len(letter) == 1 and (dash or letter in "BIES"):
-        return letter, kind or "_"
-    return "I", label
 
 
 def _confusion(references, predictions):

@@ -43,6 +43,9 @@ def test_entities_have_the_scores_of_seqeval():
         # An entity may begin with "I-".
         ("O I-A I-A I-B", "O B-A I-A B-B", 1),
         ("O O", "O O", 0),
+        # "L-" and "U-" are other names of "E-" and "S-". Other letters are a part of the label.
+        ("B-A L-A I-A U-A", "B-A E-A I-A S-A", 1),
+        ("T-shirt O X-1", "A-shirt O Y-1", 0),
     ],
 )
 def test_entities_end_as_in_seqeval(right, given, f1):
@@ -77,3 +80,7 @@ def test_other_numbers_of_labels_are_refused():
         label_scores(["a", "b"], ["a"])
     with pytest.raises(ValueError, match=r"same sentences.*\(3, 3\)"):
         entity_scores([["O"], ["O", "O"]], [["O", "O"], ["O"]])
+
+
+def test_a_plain_label_with_a_dash_keeps_its_first_letter():
+    assert entity_scores([["T-shirt", "O", "X-1"]], [["O", "O", "O"]]).labels == ["T-shirt", "X-1"]
