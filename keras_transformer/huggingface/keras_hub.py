@@ -34,6 +34,8 @@ def from_keras_hub(model, **kwargs):
     """Makes a model of this library with the weights of a model of KerasHub, and computes what that computes.
 
     It needs KerasHub, from which the model comes, and reads no file. `tokenizer_from_keras_hub` makes the tokenizer.
+    In training, Llama, Mistral, Qwen and Gemma have the backbone's dropout at the attention weights alone, the one
+    place where the checkpoints of transformers have it.
 
     Args:
         model: A backbone of KerasHub, or a task with a `backbone`, such as a `CausalLM`: GPT-2, Llama, Llama 3,

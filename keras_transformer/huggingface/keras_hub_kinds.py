@@ -18,6 +18,7 @@ DECODER = {
     "intermediate_size": "intermediate_dim",
     "rms_norm_eps": "layer_norm_epsilon",
     "rope_theta": "rope_max_wavelength",
+    "attention_dropout": "dropout",
 }
 ENCODER = {
     "vocab_size": "vocabulary_size",

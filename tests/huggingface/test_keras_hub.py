@@ -360,3 +360,10 @@ def test_weights_that_are_not_plain_are_refused(change):
     rule = "must not be quantized: read its weights before" if change == "int8" else "merge LoRA"
     with pytest.raises(ValueError, match=rule):
         from_keras_hub(backbone)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "llama3", "mistral", "qwen", "gemma", "gemma2", "gemma3"])
+def test_decoders_have_the_dropout_of_attention(kind):
+    name, options = DECODERS[kind]
+    made = from_keras_hub(backbone_of(name, {**options, "dropout": 0.25}), pad_id=0, bos_id=1, eos_id=2)
+    assert {layer.self_attention.dropout for layer in made.decoder.layers} == {0.25}
