@@ -110,8 +110,8 @@ def _load_answers(options, *classes, signature="serving_default"):
         raise ValueError(
             f"{options.run} must hold a {' or a '.join(classes)}. Received: a {type(servable).__name__}."
         )
-    if isinstance(servable, serving.Tagger) and signature == "serving_default":
-        signature = "serving_default" if servable.hides_characters else "entities"
+    if isinstance(servable, serving.Tagger) and not servable.hides_characters:
+        signature = "entities"
     return LineAnswers(servable, signature), options_among(options, "batch_size", "window")
 
 

@@ -117,10 +117,10 @@ class Stream:
             self.truncated = bool(outputs["truncated"][0])
         self.finished |= self._whole and self._output == "translation"
         new = _rest(self.written, text if self.finished else text.rstrip(INCOMPLETE))
-        rest = _rest(self.written, text)
         new = new if self.finished else self._without_begun_stop(new)
         if "logprobs" in self.options:
             # The tokens of a continuation begin after the prefix of its request.
+            rest = _rest(self.written, text)
             known = _rest(self._prefix, text) if self._output == "continuation" else text
             begin = len(known) - len(rest)
             whole = new == rest and not self._stops

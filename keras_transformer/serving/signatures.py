@@ -196,6 +196,25 @@ def readable(text, limit, keep_end=False):
     return tf.strings.substr(text, start, tf.fill(tf.shape(text), characters), unit="UTF8_CHAR"), excess > 0
 
 
+def parts_by_row(parts, row, rows):
+    """Sorts parts of texts or recordings, such as words, into rows.
+
+    Args:
+        parts: A dict of tensors `(n,)`.
+        row: The number of each part's row, rising, int `(n,)`.
+        rows: Number of rows, of the same dtype.
+
+    Returns:
+        A dict of tensors `(rows, longest)`, with 0 or "" after the last part of a row; and the number of parts of each
+        row, int32 `(rows,)`.
+    """
+    ragged = {
+        name: tf.RaggedTensor.from_value_rowids(x, row, rows, validate=False) for name, x in parts.items()
+    }
+    counts = next(iter(ragged.values())).row_lengths()
+    return {name: x.to_tensor() for name, x in ragged.items()}, tf.cast(counts, tf.int32)
+
+
 def next_size(sizes, size):
     """Returns the smallest of `sizes` (increasing ints) that is at least `size`, or the last; an int32 scalar."""
     return tf.reduce_min(tf.where(tf.constant(sizes) >= size, sizes, sizes[-1]))

@@ -9,7 +9,7 @@ from keras_transformer.masks import lengths_of
 from keras_transformer.models.heads import SpanHead, TaggingHead
 from keras_transformer.serving.entities import AGGREGATIONS, entities_of
 from keras_transformer.serving.servable import with_unknown
-from keras_transformer.serving.signatures import readable
+from keras_transformer.serving.signatures import parts_by_row, readable
 from keras_transformer.serving.text_encoder import TextEncoder, TextEncoderSignatures
 
 
@@ -85,12 +85,8 @@ class TaggerSignatures(TextEncoderSignatures):
         )
         words = tf.strings.substr(tf.gather(text, rows), starts, ends - starts, unit="UTF8_CHAR")
         columns = {"words": words, "labels": labels, "probabilities": shares, "starts": starts, "ends": ends}
-        count = tf.size(text, tf.int64)
-        ragged = {
-            name: tf.RaggedTensor.from_value_rowids(column, rows, count, validate=False)
-            for name, column in columns.items()
-        }
-        return {**{name: column.to_tensor() for name, column in ragged.items()}, **notes}
+        columns, _ = parts_by_row(columns, rows, tf.size(text, tf.int64))
+        return {**columns, **notes}
 
 
 class Tagger(TextEncoder):
@@ -157,11 +153,7 @@ class Tagger(TextEncoder):
         """
         rule = "`entities` needs a tokenizer that tells where its pieces stand in a text."
         check(not self.hides_characters, rule, **self.hides_characters)
-        options = {"jit_compile": jit_compile, "signature": "entities"}
-        answers, cut = self.answer_all(texts, "texts", batch_size, verbose, **options)
-        self.warn_if_cut(cut, len(answers), "texts")
-        self.warn_if_unknown(with_unknown(answers), len(answers), "texts")
-        return [entities_in(answer) for answer in answers]
+        return list(map(entities_in, self._answers(texts, batch_size, jit_compile, verbose, "entities")))
 
     def tag(self, texts, batch_size=32, jit_compile=None, verbose=False):
         """Labels the tokens of texts. Warns when some texts were cut, or hold text that the vocabulary cannot write.
@@ -179,10 +171,15 @@ class Tagger(TextEncoder):
         Raises:
             ValueError: If `texts` is not a list of strings, or `batch_size` is not positive.
         """
-        answers, cut = self.answer_all(texts, "texts", batch_size, verbose, jit_compile=jit_compile)
+        return list(map(tags_of, self._answers(texts, batch_size, jit_compile, verbose, "serving_default")))
+
+    def _answers(self, texts, batch_size, jit_compile, verbose, signature):
+        """Answers texts, and warns when some were cut, or hold text that the vocabulary cannot write."""
+        options = {"jit_compile": jit_compile, "signature": signature}
+        answers, cut = self.answer_all(texts, "texts", batch_size, verbose, **options)
         self.warn_if_cut(cut, len(answers), "texts")
         self.warn_if_unknown(with_unknown(answers), len(answers), "texts")
-        return [tags_of(answer) for answer in answers]
+        return answers
 
 
 def tags_of(answer):

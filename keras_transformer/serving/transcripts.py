@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_transformer.decoding import ExcludeTokens, SuppressFirstTokens, TimestampRules
 from keras_transformer.models.transformer import Memory
 from keras_transformer.serving.audio import UNREADABLE, waves
-from keras_transformer.serving.signatures import Output, Signatures, function_of
+from keras_transformer.serving.signatures import Output, Signatures, function_of, parts_by_row
 from keras_transformer.serving.word_times import WITHOUT_BLANKS, spans_of, token_times, words_of
 
 # A timestamp counts steps of 0.02 seconds.
@@ -384,7 +384,7 @@ class TranscriberSignatures(Signatures):
             scores = tf.stack([attention[layer][1][0, head] for layer, head in special.alignment_heads])
             places = tf.shape(scores)[2]
             there = -(-left * places // self._servable.window_frames)
-            begins = token_times(scores, tf.size(prompt) - 1, tf.size(ids), there)
+            begins = token_times(scores, tf.size(prompt) - 1, there)
             times = spans_of(begins, tf.size(text)) * (seconds / tf.cast(places, tf.float32))
             return tf.scatter_nd(tf.cast(tf.where(is_text), tf.int32), times, (longest, 2))
 
@@ -468,7 +468,5 @@ def _by_row(text, begin, end, row, rows):
     Returns:
         A dict of `text`, `begin` and `end` `(rows, longest)`, and `segments` `(rows,)`.
     """
-    parts = {"text": text, "begin": begin, "end": end}
-    parts = {name: tf.RaggedTensor.from_value_rowids(x, row, rows) for name, x in parts.items()}
-    count = tf.cast(parts["text"].row_lengths(), tf.int32)
-    return {**{name: x.to_tensor() for name, x in parts.items()}, "segments": count}
+    parts, counts = parts_by_row({"text": text, "begin": begin, "end": end}, row, rows)
+    return {**parts, "segments": counts}

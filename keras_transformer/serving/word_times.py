@@ -8,7 +8,7 @@ MEDIAN = 7
 WITHOUT_BLANKS = ("ja", "km", "lo", "my", "th", "yue", "zh")
 
 
-def token_times(scores, begin, count, places):
+def token_times(scores, begin, places):
     """Says which places of a recording each token of its transcript is about.
 
     Radford et al., 2022 (Whisper), and the program of that paper: the scores of heads that follow the audio are
@@ -19,22 +19,21 @@ def token_times(scores, begin, count, places):
         scores: float32 `(heads, tokens, places)`, the attention of each token to the places of the recording, with
             those of the prompt before the transcript and of the token that ends it.
         begin: Number of the last token of the prompt, which attends to what the first token writes; int32 scalar.
-        count: Number of tokens with the last one, int32 scalar.
         places: Number of places that are there, int32 scalar.
 
     Returns:
-        int32 `(count - begin - 1,)`, the place where each token begins; the last one is where the transcript ends.
+        int32 `(tokens - begin - 1,)`, the place where each token begins; the last one is where the transcript ends.
     """
     # The smoothing mirrors three places at each end.
     places = tf.minimum(tf.maximum(places, MEDIAN // 2 + 1), tf.shape(scores)[2])
-    scores = scores[:, :count, :places]
+    scores = scores[:, :, :places]
     mean, variance = tf.nn.moments(scores, axes=[1], keepdims=True)
     scores = tf.math.divide_no_nan(scores - mean, tf.sqrt(variance))
     edge = MEDIAN // 2
     padded = tf.pad(scores, [[0, 0], [0, 0], [edge, edge]], "REFLECT")
     windows = tf.stack([padded[..., i : i + places] for i in range(MEDIAN)], axis=-1)
     smooth = tf.reduce_min(tf.math.top_k(windows, MEDIAN - edge, sorted=False).values, axis=-1)
-    return warped(-tf.reduce_mean(smooth, axis=0)[begin : count - 1])
+    return warped(-tf.reduce_mean(smooth, axis=0)[begin:-1])
 
 
 def spans_of(begins, count):
@@ -132,26 +131,25 @@ def words_of(ids, row, times, no_blanks, tokenizer):
         For each word its text, string `(words,)`; its begin and its end, float32; and its row, int32.
     """
     is_first = tf.concat([tf.ones_like(row[:1]), row[1:] - row[:-1]], axis=0)[: tf.size(row)] > 0
-    is_first |= begins_word(tf.constant(tokenizer.written()), ids, no_blanks)
+    is_first |= begins_word(tf.gather(tokenizer.written(), ids), no_blanks)
     word = tf.cumsum(tf.cast(is_first, tf.int32)) - 1
     text = tf.strings.strip(tokenizer.detokenize(tf.RaggedTensor.from_value_rowids(ids, word)))
     begin, row = tf.boolean_mask(times[:, 0], is_first), tf.boolean_mask(row, is_first)
     return text, begin, tf.math.segment_max(times[:, 1], word), row
 
 
-def begins_word(written, tokens, no_blanks):
+def begins_word(texts, no_blanks):
     """Marks the tokens that begin a word: after a blank, or in a language without blanks with a whole character.
 
     Args:
-        written: string `(vocab_size,)`, the bytes that each id adds to a text.
-        tokens: int32, of any shape.
-        no_blanks: bool, of a shape that fits: whether the language is one of `WITHOUT_BLANKS`.
+        texts: string `(n,)`, the bytes that each token adds to a text.
+        no_blanks: bool `(n,)`, whether the language is one of `WITHOUT_BLANKS`.
     """
-    first = tf.strings.substr(written, 0, 1)
+    first = tf.strings.substr(texts, 0, 1)
     blank = tf.strings.regex_full_match(first, r"\s")
     # The other bytes of a character are those from 128 to 191.
     number = tf.cast(
         tf.strings.unicode_decode(first, "ISO-8859-1").to_tensor(shape=(None, 1))[:, 0], tf.int32
     )
     inner = (number >= 0x80) & (number < 0xC0)
-    return tf.where(no_blanks, ~tf.gather(inner, tokens), tf.gather(blank, tokens))
+    return tf.where(no_blanks, ~inner, blank)
