@@ -240,11 +240,13 @@ def run_growing(run, unfinished, state, room, grown, result, limit):
     if native.in_xla():
         # XLA needs one shape, and the size is unknown.
         return run_sizes(state, limit)
-    # A loop over sizes with open shapes; its first turn doubles the room to `FIRST_STEPS`.
-    state = grown(state, ops.minimum(FIRST_STEPS // 2, limit))
-    (state,) = ops.while_loop(
-        unfinished, lambda state: (run(grown(state, ops.minimum(2 * room(state), limit))),), (state,)
-    )
+
+    def more(state):
+        return ops.minimum(ops.maximum(2 * room(state), FIRST_STEPS), limit)
+
+    # A loop over sizes with open shapes. Its state has them from the first growth on, which is as small as one can be.
+    state = grown(state, ops.minimum(1, limit))
+    (state,) = ops.while_loop(unfinished, lambda state: (run(grown(state, more(state))),), (state,))
     return result(state)
 
 

@@ -2,8 +2,8 @@
 
 Any other name is that of `keras.ops`. `split` takes sizes, where Keras takes indices. `matmul` takes `transpose_y` as
 well; `minimum` and `maximum` of a tensor of ints and an int are ints; `mean`, `sin`, `cos` and `tanh` of float64 are
-float64 on JAX too. Additions are `masked_softmax`, `zero_unless`, `update_rows`, `custom_gradient`, `written_gradient`
-and `at_least_float32`.
+float64 on JAX too. Additions are `of_shape`, `masked_softmax`, `zero_unless`, `update_rows`, `custom_gradient`,
+`written_gradient` and `at_least_float32`.
 """
 
 import keras
@@ -56,6 +56,34 @@ def _of_one_dtype(x, y):
     if isinstance(y, int) and "int" in str(getattr(x, "dtype", "")):
         y = ops.cast(y, x.dtype)
     return x, y
+
+
+def shape(x):
+    """Returns the sizes of a tensor, a tuple of ints and int scalar tensors: those that `of_shape` gave it."""
+    given = given_shape(x)
+    if given is None:
+        return ops.shape(x)
+    return tuple(size if known is None else known for size, known in zip(given, x.shape, strict=True))
+
+
+def given_shape(x):
+    """Returns the sizes that `of_shape` gave a tensor, or None."""
+    return getattr(x, "given_shape", None)
+
+
+def of_shape(x, shape):
+    """Tells a tensor of a graph its sizes, and returns it.
+
+    The graph computes a size of its own from each tensor. Where many tensors have the same size, as the caches of all
+    layers of a step, what depends on it is computed once.
+
+    Args:
+        x: Tensor.
+        shape: Its sizes, a tuple of ints and int scalar tensors; None for those that the graph computes.
+    """
+    if shape is not None and isinstance(x, native.Traced) and None in tuple(x.shape):
+        x.given_shape = shape
+    return x
 
 
 def reshape(x, shape):
@@ -192,7 +220,7 @@ def update_rows(old, new, index, in_place=False):
         return [ops.slice_update(tensor, (0, 0, index, 0), rows) for tensor, rows in pairs]
     # Through a flat view, in which the numbers to write are whole rows.
     write_rows = native.write_in_place if in_place else ops.scatter_update
-    batch_size, heads, length = ops.shape(old[0])[:3]
+    batch_size, heads, length = shape(old[0])[:3]
     one = new[0].shape[2] == 1
     later = index if one else ops.arange(ops.shape(new[0])[2], dtype="int32") + index
     starts = ops.expand_dims(ops.arange(batch_size * heads, dtype="int32"), 1) * length
@@ -201,7 +229,8 @@ def update_rows(old, new, index, in_place=False):
     for tensor, rows in pairs:
         dim = ops.shape(tensor)[3]
         flat = write_rows(ops.reshape(tensor, (-1, dim)), slots, ops.reshape(rows, (-1, dim)))
-        results.append(reshape(flat, (batch_size, heads, length, dim)))
+        size = batch_size, heads, length, dim
+        results.append(of_shape(reshape(flat, size), size))
     return results
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_transformer.execution import native
+from keras_transformer.execution import native, ops
 from keras_transformer.execution.inference import held, holding, is_user_defined
 from keras_transformer.keras_internals import (
     WITHOUT_MEANING,
@@ -129,9 +129,10 @@ class _SharedCalls:
             values = [
                 native.tensor_of(v) if trains or not is_random_state(v) else None for v in layer.variables
             ]
-        key = rest.key(), len(args), *kwargs, *(x is None for x in (*masks, *operands))
+        sizes = [id(size) for x in tensors for size in ops.given_shape(x) or ()]
+        key = rest.key(), len(args), *kwargs, *(x is None for x in (*masks, *operands)), *sizes
         if key not in self.functions:
-            self.functions[key] = _SharedCall(self.layer, rest, trains)
+            self.functions[key] = _SharedCall(self.layer, rest, tensors, trains)
         return self.functions[key](layer, values, operands, tensors, masks)
 
 
@@ -141,16 +142,18 @@ class _SharedCall:
     Args:
         layer: The layer.
         rest: What its call takes besides tensors, a `_Rest`.
+        tensors: The tensors of its first call.
         trains: Whether the graph trains.
     """
 
-    def __init__(self, layer, rest, trains):
+    def __init__(self, layer, rest, tensors, trains):
         self.layer, self.rest = layer, rest
         # A model may be converted to another format, and converters know no calls: only a training and a search call.
         size = layer.count_params() if trains or held() else None
         self.function = native.shared_function(self._traced, size)
         # Tracing finds them: the rest of the outputs, which outputs have an implicit mask, which weights change.
         self.outputs, self.masked, self.changed = None, (), ()
+        self.shapes = [ops.given_shape(x) for x in tensors]
         # Which weights and operands the layer reads. The first call hands it all. Where operands are held, the further
         # calls hand what is read: a loop would carry every weight.
         self.read = None
@@ -171,6 +174,8 @@ class _SharedCall:
 
     def _traced(self, values, operands, tensors, masks):
         _set_masks(tensors, masks)
+        for x, shape in zip(tensors, self.shapes, strict=True):
+            ops.of_shape(x, shape)
         parts, variables = (self.layer, *sublayers(self.layer)), self.layer.variables
         given = [(v, x) for v, x in zip(variables, values, strict=True) if x is not None]
         plan = _Plan((part, x) for part, x in zip(parts, operands, strict=True) if x is not None)

@@ -69,17 +69,24 @@ class KVCache(NamedTuple):
         count, length = new.key.shape[2], self.key.shape[2]
         known = known_int(index)
         if known is None:
-            # XLA clips an index too. Past the end a scatter would reach the slots of the next head.
-            last = self.length - ops.shape(new.key)[2]
-            return self.write_slots(new, ops.clip(ops.cast(index, "int32"), 0, last))
+            return self.write_slots(new, self._first_slot(index, ops.shape(new.key)[2]))
         if None not in (count, length) and not 0 <= known <= length - count:
             rule = f"`index` must leave room for {count} new tokens in the cache."
             check(False, rule, index=known, slots=length)
         return self.write_slots(new, known)
 
+    def _first_slot(self, index, count):
+        return first_slot(index, count, self.length)
+
     def write_slots(self, new, index):
         """Computes `write` at a checked index."""
         return KVCache(*ops.update_rows(self, new, index))
+
+    def of_sizes(self, batch_size, length):
+        """Returns the cache, whose batch and number of slots a graph then knows by these tensors."""
+        for x in self:
+            ops.of_shape(x, (batch_size, x.shape[1], length, x.shape[3]))
+        return self
 
     def grown(self, length):
         """Returns a cache of `length` slots, the new ones filled with zeros."""
@@ -100,8 +107,17 @@ class SearchCache(KVCache):
         """Copies a `KVCache`."""
         return cls(*map(ops.copy, cache))
 
+    def _first_slot(self, index, count):
+        # `TreeCache.at` clipped it, once for all layers.
+        return index
+
     def write_slots(self, new, index):
         return SearchCache(*ops.update_rows(self, new, index, in_place=True))
+
+    def grown(self, length):
+        # Its tensors are new, so that none needs a copy. A copy is an operation with a side effect: a loop that grows
+        # a cache would end before the next part of a batch may begin.
+        return SearchCache(*super().grown(length))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +204,9 @@ class TreeCache(NamedTuple):
             The cache to write into, and the `Place` of the new tokens in it.
         """
         positions = ops.arange(length, dtype="int32") + index
-        mask, cache, slots = None, self, self.layers[0].length
+        mask, (batch_size, _, slots) = None, ops.shape(self.layers[0].key)[:3]
+        # All layers have these sizes.
+        cache = self._replace(layers=tuple(layer.of_sizes(batch_size, slots) for layer in self.layers))
         key_positions = ops.arange(slots, dtype="int32")
         in_trunk = isinstance(self.steps, int) and self.steps == 0
         branched = not in_trunk and self.width > 1
@@ -202,16 +220,17 @@ class TreeCache(NamedTuple):
                 ops.maximum(x - starts[:, None], 0) for x in (positions, key_positions)
             )
         if not branched:
-            return cache, Place(index, positions, key_positions, mask)
+            return cache, Place(first_slot(index, length, slots), positions, key_positions, mask)
         step = index - trunk
         own = ops.arange(self.width, dtype="int32")[:, None]
         now = ops.equal(ops.arange(self.steps, dtype="int32"), step)
-        cache = self._replace(ancestors=ops.where(now, own, self.ancestors))
+        cache = cache._replace(ancestors=ops.where(now, own, self.ancestors))
         branches = branch_mask(cache.ancestors, step)
         if not (isinstance(trunk, int) and trunk == 0):
             shape = (ops.shape(branches)[0], 1, self.width, trunk)
             branches = ops.concatenate([ops.ones(shape, "bool"), branches], axis=-1)
-        return cache, Place(trunk + step * self.width, positions, key_positions, combine(mask, branches))
+        slot = first_slot(trunk + step * self.width, self.width * length, slots)
+        return cache, Place(slot, positions, key_positions, combine(mask, branches))
 
     @property
     def steps(self):
@@ -232,8 +251,17 @@ class TreeCache(NamedTuple):
         """Returns the cache with room for `steps` steps."""
         more = steps - self.steps
         length = self.layers[0].length + more * self.width
-        layers = [SearchCache.of(layer.grown(length)) for layer in self.layers]
+        layers = [layer.grown(length) for layer in self.layers]
+        layers = [layer if isinstance(layer, SearchCache) else SearchCache.of(layer) for layer in layers]
         return TreeCache(tuple(layers), _padded(self.ancestors, more, axis=2))
+
+
+def first_slot(index, count, length):
+    """Returns the first slot of `count` new tokens in a cache of `length` slots: in a graph an index with room for all.
+
+    XLA clips an index too. Past the end a scatter would reach the slots of the next head.
+    """
+    return index if known_int(index) is not None else ops.clip(ops.cast(index, "int32"), 0, length - count)
 
 
 def branch_mask(ancestors, step):

@@ -161,6 +161,37 @@ def test_the_halves_of_a_large_batch_are_searched_as_the_whole(name, known, monk
     assert rows == ([3, 2] if known else [None, None])
 
 
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("greedy", None),
+        pytest.param("beam", None, marks=pytest.mark.slow),
+        pytest.param("greedy", 200, marks=pytest.mark.slow),
+        pytest.param("sample by row", None, marks=pytest.mark.slow),
+        pytest.param("phrases", None, marks=pytest.mark.slow),
+    ],
+)
+def test_one_half_of_a_batch_does_not_wait_for_the_other(name, most, monkeypatch):
+    """TensorFlow begins the next turn of a loop when the operations with side effects of the last one are over."""
+    model = writer()
+    model.quantize("int8")
+    monkeypatch.setattr(execution_inference, "LARGE_BATCH", 2)
+
+    def search(source, longest):
+        return model.search(source, BY_ROW[name], longest if most is None else most)
+
+    with native.inference_graph():
+        specs = tf.TensorSpec((3, 5), "int32"), tf.TensorSpec((), "int32")
+        graph = tf.function(search).get_concrete_function(*specs).graph
+    halves = [op for op in graph.get_operations() if op.type == "While" and "map" in op.name]
+    assert len(halves) == 1
+    functions = {f.signature.name: f for f in graph.as_graph_def().library.function}
+    body = functions[halves[0].get_attr("body").name]
+    assert {"StatelessWhile"} <= {node.op for node in body.node_def}
+    assert not {"While", "If"} & {node.op for node in body.node_def}, "the search itself has a side effect"
+
+
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
