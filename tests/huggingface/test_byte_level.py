@@ -183,6 +183,14 @@ def test_the_same_ids_as_tokenizers_with_missing_bytes_and_digits(kind, tmp_path
         assert own == there.encode(row, add_special_tokens=False).ids, repr(row)
 
 
+def test_a_byte_level_without_use_regex_has_it(tmp_path):
+    part = dict(RECORDED["gpt2"]["tokenizer"]["pre_tokenizer"])
+    assert part["type"] == "ByteLevel" and part.pop("use_regex")
+    (found,) = tokenizers_from_huggingface(folder_of(tmp_path, "gpt2", changed(pre_tokenizer=part)))
+    (expected,) = tokenizers_from_huggingface(folder_of(tmp_path, "gpt2", changed()))
+    assert found.get_config() == expected.get_config()
+
+
 def test_words_may_be_kept_by_removing_what_is_between_them(tmp_path):
     """As in OLMo 2. The expression matches each character, so nothing is between."""
     whole, (split, bytes_) = (

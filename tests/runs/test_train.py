@@ -617,6 +617,13 @@ def test_linear_schedule_ends_with_the_last_epoch():
     assert recipe.changes({**dataclasses.asdict(recipe), "epochs": 5}) == ["epochs: 5, now 2"]
 
 
+def test_a_model_has_one_embedding_where_one_tokenizer_reads_both_sides():
+    one, other = ByteTokenizer(), ByteTokenizer()
+    for tokenizers, share in (((one, one), True), ((one, other), False)):
+        model = make_model(changed(), tokenizers, steps=5)
+        assert (model.source.tokens is model.target.tokens) is share
+
+
 @pytest.mark.slow
 def test_a_run_begins_with_the_weights_and_tokenizers_of_another(finished, tmp_path, pairs):
     recipe = continuing(finished, learning_rate=1e-9, epochs=1, warmup_steps=1)
