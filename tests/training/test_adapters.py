@@ -18,10 +18,25 @@ from keras_transformer.training import (
 from keras_transformer.training.adapters import write_state
 
 
-def adapted(everywhere=True, **options):
-    """A compiled language model with adapters of rank 2; or of rank 3 on the values alone, and trained norms."""
+def language_model():
+    return LanguageModel(Embeddings(13, 4), Decoder([DecoderLayer(2, 5)]))
+
+
+def functional():
+    ids = keras.Input((None,), dtype="int32")
+    x = DecoderLayer(2, 5)(Embeddings(13, 4)(ids))
+    return keras.Model(ids, keras.layers.Dense(13)(x))
+
+
+def sequential():
+    layers = keras.layers.Embedding(13, 4), EncoderLayer(2, 5), keras.layers.Dense(13)
+    return keras.Sequential([keras.Input((None,), dtype="int32"), *layers])
+
+
+def adapted(everywhere=True, make=language_model, **options):
+    """A compiled model with adapters of rank 2; or of rank 3 on the values alone, and trained norms."""
     keras.utils.set_random_seed(3)
-    model = LanguageModel(Embeddings(13, 4), Decoder([DecoderLayer(2, 5)]))
+    model = make()
     if everywhere:
         add_adapters(model, 2, **options)
     else:
@@ -65,8 +80,14 @@ def test_models_and_ranks_without_adapters_are_refused(model, rank, rule):
 
 @pytest.mark.parametrize(
     ("everywhere", "options"),
-    [(True, {}), (False, {}), (True, {"dropout": 0.3, "rank_stabilized": True})],
-    ids=["everywhere", "values", "dropout"],
+    [
+        (True, {}),
+        (False, {}),
+        (True, {"dropout": 0.3, "rank_stabilized": True}),
+        (True, {"make": functional, "alpha": 5}),
+        (True, {"make": sequential}),
+    ],
+    ids=["everywhere", "values", "dropout", "functional", "sequential"],
 )
 def test_a_training_of_adapters_resumes_as_if_it_had_never_stopped(everywhere, options, tmp_path):
     whole = trained(adapted(everywhere, **options), tmp_path / "whole", epochs=2)
