@@ -55,7 +55,8 @@ def to_huggingface(
         ValueError: If the folder exists; if `adapter` is given for a model without adapters, or with `config` or
             `files`; if `family` is unknown; if no family can describe the model; if the model is
             quantized; if `config` has a key that the model decides; if the family's files cannot hold `tokenizers`; or
-            if a path of `files` is no name, or its Dense modules are not those of the model.
+            if a path of `files` is no name or is that of the model's own configuration, or its Dense modules are not
+            those of the model.
     """
     check_positive(max_shard_bytes=max_shard_bytes)
     folder = Path(folder)
@@ -70,6 +71,8 @@ def to_huggingface(
             write_adapter(temporary, model, described, own_config, adapter)
         return
     config = {} if config is None else config
+    rule = f"`files` must not hold {CONFIG} or {TOKENIZER_CONFIG}: `config` and `tokenizers` say what is in them."
+    check(not {CONFIG, TOKENIZER_CONFIG} & {*(files or {})}, rule, files=list(files or {}))
     beside = {**still_true(model), **(files or {})}
     for name in beside.keys() & SCHEMAS.keys():
         if beside[name] is not None:

@@ -400,6 +400,9 @@ def test_kept_files_must_fit_the_model_and_stay_in_the_folder(written, tmp_path,
         if files != 5 and {*files} <= {"modules.json", "config_sentence_transformers.json"}:
             with pytest.raises(ValueError, match=message):
                 to_huggingface(model, tmp_path / "new", files=files)
+    for name in ("config.json", "tokenizer_config.json"):
+        with pytest.raises(ValueError, match="`config` and `tokenizers` say what is in them"):
+            to_huggingface(model, tmp_path / "new", files={name: {"num_beams": 3}})
     assert list(tmp_path.iterdir()) == []
 
 
