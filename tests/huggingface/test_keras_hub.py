@@ -297,23 +297,26 @@ def test_ids_of_texts_and_special_ids_are_those_of_kerashub(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "mistral", "gemma", "gemma1", "gemma3"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "llama3", "mistral", "qwen", "gemma", "gemma1", "gemma3"])
 def test_greedy_texts_are_those_of_kerashub(kind, tmp_path):
     task = TASKS[kind]()
     task.compile(sampler="greedy")
+    first = task.preprocessor.tokenizer.start_token_id
     generator = TextGenerator(
-        from_keras_hub(task), tokenizer_from_keras_hub(task), max_source_length=20, max_length=9
+        from_keras_hub(task),
+        tokenizer_from_keras_hub(task),
+        max_source_length=20,
+        max_length=9,
+        starts_with_bos=first is not None,
     )
     prompts, wholes = ["the one", "a"], []
     for prompt in prompts:
-        ids = [task.preprocessor.tokenizer.start_token_id, *task.preprocessor.tokenizer(prompt)]
-        length = len(ids) + 9
+        length = len(task.preprocessor.tokenizer(prompt)) + (first is not None) + 9
         wholes.append(task.generate(prompt, max_length=length))
         assert prompt + generator.generate([prompt])[0] == wholes[-1]
-    if kind.startswith("gemma"):
-        path = generator.export(tmp_path / "export", warmup=False, signatures=["serving_default"])
-        found = run_alone(path, prompts, False, tmp_path, "serving_default")["serving_default"]
-        assert [prompt + text for prompt, text in zip(prompts, found["continuation"], strict=True)] == wholes
+    path = generator.export(tmp_path / "export", warmup=False, signatures=["serving_default"])
+    found = run_alone(path, prompts, False, tmp_path, "serving_default")["serving_default"]
+    assert [prompt + text for prompt, text in zip(prompts, found["continuation"], strict=True)] == wholes
 
 
 @pytest.mark.slow
