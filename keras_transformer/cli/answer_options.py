@@ -133,6 +133,13 @@ def fill_transcribe(parser):
     add_search_options(parser)
 
 
+def fill_caption(parser):
+    """Adds the options of `caption`."""
+    parser.add_argument("run", metavar="FOLDER", type=InputPath, help="folder of a saved image writer")
+    parser.add_argument("--batch-size", type=int, default=32, help="number of pictures in a batch")
+    add_search_options(parser)
+
+
 def fill_classify(parser):
     """Adds the options of `classify`."""
     add_answer_options(parser)

@@ -156,15 +156,12 @@ def generate(options):
 
 def transcribe(options):
     """Prints the transcript of each recording whose path is a line of standard input."""
-    from tqdm import tqdm
-
-    from keras_transformer.cli.answers import rows_of, standard_input, write_answers
+    from keras_transformer.cli.answers import write_answers
     from keras_transformer.cli.subtitles import written
-    from keras_transformer.data import LONGEST_LINE, iterate_lines
     from keras_transformer.recordings import wav_of
     from keras_transformer.serving import Transcriber
 
-    paths = [os.fsdecode(line) for line in iterate_lines(standard_input(), LONGEST_LINE)]
+    paths = _paths()
     if options.format in ("srt", "vtt") and len(paths) != 1:
         raise ValueError(f"Give one recording where --format is srt or vtt. Received: {len(paths)}.")
     if options.words and options.format == "txt":
@@ -175,24 +172,65 @@ def transcribe(options):
     signature = "words" if options.words else "segments"
     transcriber.check_has_times(signature)
     failed = 0
-    for start in tqdm(
-        range(0, len(paths), options.batch_size), unit="batch", disable=not sys.stderr.isatty()
+    for name, answer in _about_files(
+        transcriber, paths, wav_of, options.batch_size, "", "", signature=signature
     ):
-        names, files, reasons = paths[start : start + options.batch_size], [], {}
+        failed += answer["error"] != b""
+        write_answers(written(name, answer, options.format))
+    return SOME_FAILED if failed else DONE
+
+
+def caption(options):
+    """Prints the text about each picture whose path is a line of standard input."""
+    from keras_transformer.cli.answers import write_answers
+    from keras_transformer.serving import ImageWriter
+    from keras_transformer.untrusted import bytes_of
+
+    writer, failed = _load_servable(options, ImageWriter.load), 0
+    for _, answer in _about_files(writer, _paths(), bytes_of, options.batch_size):
+        failed += answer["error"] != b""
+        write_answers(" ".join(answer["text"].decode(errors="replace").split()) + "\n")
+    return SOME_FAILED if failed else DONE
+
+
+def _paths():
+    """Returns the lines of standard input as paths, list of str."""
+    from keras_transformer.cli.answers import standard_input
+    from keras_transformer.data import LONGEST_LINE, iterate_lines
+
+    return [os.fsdecode(line) for line in iterate_lines(standard_input(), LONGEST_LINE)]
+
+
+def _about_files(servable, paths, read, batch_size, *columns, signature="serving_default"):
+    """Yields each path with the answer about its file, and warns of each file that has an error.
+
+    Args:
+        servable: A `FileWriter`.
+        paths: List of str.
+        read: A function from a path to bytes.
+        batch_size: Number of files at once.
+        *columns: Further inputs, a value for all files each.
+        signature: Name of the signature.
+    """
+    from tqdm import tqdm
+
+    from keras_transformer.checks import check_positive
+    from keras_transformer.cli.answers import rows_of
+
+    check_positive(batch_size=batch_size)
+    for start in tqdm(range(0, len(paths), batch_size), unit="batch", disable=not sys.stderr.isatty()):
+        names, files, reasons = paths[start : start + batch_size], [], {}
         for name in names:
             try:
-                files.append(wav_of(name, transcriber.sampling_rate))
+                files.append(read(name))
             except (OSError, ValueError, ImportError) as error:
                 reasons[name] = str(error)
                 files.append(b"")
-        none = [""] * len(files)
-        answers = transcriber.answer(files, none, none, signature=signature)
+        answers = servable.answer(files, *([each] * len(files) for each in columns), signature=signature)
         for name, answer in zip(names, rows_of(answers), strict=True):
             if answer["error"]:
-                failed += 1
                 log.warning("%s", reasons.get(name) or f"{name}: {answer['error'].decode()}")
-            write_answers(written(name, answer, options.format))
-    return SOME_FAILED if failed else DONE
+            yield name, answer
 
 
 def evaluate(options):

@@ -95,6 +95,13 @@ def make_parser():
     )
     _add_command(
         subparsers,
+        "caption",
+        commands.caption,
+        answer_options.fill_caption,
+        "Write a text about pictures: standard input has the path of a JPEG or PNG file on each line.",
+    )
+    _add_command(
+        subparsers,
         "evaluate",
         commands.evaluate,
         _fill_evaluate,
