@@ -1,4 +1,4 @@
-"""Recordings: WAV files are read, and resampled, inside a graph."""
+"""Recordings: WAV files are read and resampled, and their spectrograms computed, inside a graph."""
 
 import math
 
@@ -36,8 +36,8 @@ def waves(contents, sampling_rate, max_samples):
         max_samples: The most samples of a result, an int. A longer recording is unreadable.
 
     Returns:
-        float32 `(batch, samples)`, in [-1, 1], padded with zeros on the right; the number of samples of each row, int32
-        `(batch,)`; and which files could be read, bool `(batch,)`. Other rows have no samples.
+        A `tf.RaggedTensor`, float32 `(batch, samples)`, in [-1, 1]; and which files could be read, bool `(batch,)`.
+        Other rows have no samples.
     """
 
     def rows_of(content):
@@ -46,8 +46,52 @@ def waves(contents, sampling_rate, max_samples):
 
     spec = tf.RaggedTensorSpec((1, None), tf.float32, ragged_rank=1, row_splits_dtype=tf.int64)
     rows, readable = tf.map_fn(rows_of, contents, fn_output_signature=(spec, tf.bool))
+    return rows.merge_dims(0, 1), readable
+
+
+def spectrograms(samples, begins, lengths, spectrogram, frames):
+    """Computes the spectrograms of recordings, one window more than each is long.
+
+    They stand one after another: a long recording makes no short one longer. It computes a window at a time: the
+    transform of a long recording has many times its size. The highest value is that of the whole recording.
+
+    Args:
+        samples: The samples of all recordings, float32 `(samples,)`.
+        begins: The place of each one's first sample, int64 `(batch,)`.
+        lengths: The number of samples of each one, int32 `(batch,)`.
+        spectrogram: A `LogMelSpectrogram`.
+        frames: The number of frames of a window, an int.
+
+    Returns:
+        float32 `(frames, features)`; and the place of each recording's first frame, int32 `(batch,)`.
+    """
+    stride = spectrogram.sequence_stride
+    # A frame reads less than `beside` frames on each side.
+    beside = -(-spectrogram.fft_length // (2 * stride))
+    width, edge = frames * stride, beside * stride
+
+    def of_row(row):
+        begin, length = row
+        windows = length // width + 2
+        own = samples[begin : begin + tf.cast(length, tf.int64)]
+        padded = tf.pad(own, [[0, windows * width + edge - length]])
+        padded = tf.concat([tf.reverse(padded[1 : edge + 1], [0]), padded], axis=0)
+
+        def step(i, parts):
+            window = padded[None, i * width : (i + 1) * width + 2 * edge]
+            return i + 1, parts.write(i, spectrogram.logarithms(window)[0, beside : beside + frames])
+
+        shape = (frames, spectrogram.num_mel_bins)
+        parts = tf.TensorArray(tf.float32, windows, infer_shape=False, element_shape=shape)
+        _, parts = tf.while_loop(lambda i, _: i < windows, step, (0, parts), parallel_iterations=1)
+        features = tf.reshape(parts.stack(), (1, windows * frames, spectrogram.num_mel_bins))
+        return tf.RaggedTensor.from_row_lengths(spectrogram.normalized(features)[0], [windows * frames])
+
+    shape = (1, None, spectrogram.num_mel_bins)
+    spec = tf.RaggedTensorSpec(shape, tf.float32, ragged_rank=1, row_splits_dtype=tf.int64)
+    rows = tf.map_fn(of_row, (begins, lengths), fn_output_signature=spec, parallel_iterations=1)
     rows = rows.merge_dims(0, 1)
-    return rows.to_tensor(), tf.cast(rows.row_lengths(), tf.int32), readable
+    return rows.values, tf.cast(rows.row_starts(), tf.int32)
 
 
 def _wave(content, sampling_rate, max_samples):

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import ExcludeTokens, SuppressFirstTokens, TimestampRules
 from keras_transformer.models.transformer import Memory
-from keras_transformer.serving.audio import UNREADABLE, waves
+from keras_transformer.serving.audio import UNREADABLE, spectrograms, waves
 from keras_transformer.serving.signatures import Output, Signatures, function_of, parts_by_row
 from keras_transformer.serving.word_times import WITHOUT_BLANKS, spans_of, token_times, words_of
 
@@ -35,12 +35,12 @@ class TranscriberSignatures(Signatures):
 
     def __init__(self, servable, batch_sizes, source_lengths=None, weights=None):
         super().__init__(servable, batch_sizes, source_lengths, weights)
-        audio = tf.TensorSpec((None, None), tf.float32)
+        samples, begins = (tf.TensorSpec((None,), dtype) for dtype in (tf.float32, tf.int64))
         rows, asked = tf.TensorSpec((None,), tf.int32), tf.TensorSpec((), tf.bool)
-        of_rows = {"lengths": rows, "language": rows, "task": rows}
+        of_rows = {"begins": begins, "lengths": rows, "language": rows, "task": rows}
         self._windows, self._timed_windows = (
             function_of(
-                functools.partial(self._written, words=words), audio=audio, **of_rows, timestamps=asked
+                functools.partial(self._written, words=words), samples=samples, **of_rows, timestamps=asked
             )
             for words in (False, True)
         )
@@ -75,7 +75,10 @@ class TranscriberSignatures(Signatures):
         too_long = lengths > self._servable.max_samples
         error = tf.where(too_long, f"`audio` must be at most {self._servable.max_seconds} seconds long.", "")
         error = tf.where(finite, error, "`audio` must hold finite numbers.")
-        return self._texts(audio, tf.where(error == "", lengths, 0), self._no_choice(error), error)
+        rows, width = tf.unstack(tf.shape(audio, tf.int64))
+        samples, begins = tf.reshape(audio, (-1,)), width * tf.range(rows)
+        recordings = samples, begins, tf.where(error == "", lengths, 0)
+        return self._texts(recordings, self._no_choice(error), error)
 
     def transcribe_wav(self, wav, language, task):
         """Transcribes files.
@@ -90,8 +93,7 @@ class TranscriberSignatures(Signatures):
             What `transcribe` returns. A row that cannot be read, or whose language or task is unknown, has an error,
             and changes no other row.
         """
-        audio, lengths, chosen, error = self._read(wav, language, task)
-        return self._texts(audio, lengths, chosen, error)
+        return self._texts(*self._read(wav, language, task))
 
     def segments(self, wav, language, task):
         """Transcribes files, and says when each segment begins and ends.
@@ -106,9 +108,9 @@ class TranscriberSignatures(Signatures):
             each row's segments, int32 `(batch,)`; `language` and `error` as for `transcribe_wav`. Without timestamps a
             segment is a window of the model.
         """
-        audio, lengths, chosen, error = self._read(wav, language, task)
-        tokens, seconds, heard = self._windows(audio, lengths, *chosen, True)
-        ends = tf.cast(lengths, tf.float32) / self._servable.sampling_rate
+        recordings, chosen, error = self._read(wav, language, task)
+        tokens, seconds, heard = self._windows(*recordings, *chosen, True)
+        ends = tf.cast(recordings[-1], tf.float32) / self._servable.sampling_rate
         return {**self._segments(tokens, seconds, ends), **self._notes(heard, error)}
 
     def words(self, wav, language, task):
@@ -123,8 +125,8 @@ class TranscriberSignatures(Signatures):
             What `segments` returns, with a word in the place of each segment. In a language that is written without
             blanks it is a token of whole characters.
         """
-        audio, lengths, chosen, error = self._read(wav, language, task)
-        tokens, seconds, heard, times = self._timed_windows(audio, lengths, *chosen, False)
+        recordings, chosen, error = self._read(wav, language, task)
+        tokens, seconds, heard, times = self._timed_windows(*recordings, *chosen, False)
         is_text = self._is_text(tokens)
         ids, row = tf.boolean_mask(tokens, is_text), tf.cast(tf.where(is_text)[:, 0], tf.int32)
         codes = ["", *self._servable.ids.languages]
@@ -139,10 +141,11 @@ class TranscriberSignatures(Signatures):
 
     def _read(self, wav, language, task):
         servable = self._servable
-        audio, lengths, readable = waves(wav, servable.sampling_rate, servable.max_samples)
+        audio, readable = waves(wav, servable.sampling_rate, servable.max_samples)
         chosen, error = self._chosen(language, task)
         error = tf.where(readable, error, UNREADABLE)
-        return audio, tf.where(error == "", lengths, 0), chosen, error
+        lengths = tf.where(error == "", tf.cast(audio.row_lengths(), tf.int32), 0)
+        return (audio.values, audio.row_starts(), lengths), chosen, error
 
     def _chosen(self, language, task):
         """Returns the ids of languages and tasks, int32 `(batch,)` each, and an error for each row; -1 for no id."""
@@ -158,8 +161,8 @@ class TranscriberSignatures(Signatures):
             ids.append(tf.gather(tf.constant([-1, *known.values()], tf.int32), place))
         return ids, error
 
-    def _texts(self, audio, lengths, chosen, error):
-        tokens, _, heard = self._windows(audio, lengths, *chosen, False)
+    def _texts(self, recordings, chosen, error):
+        tokens, _, heard = self._windows(*recordings, *chosen, False)
         text = self._servable.tokenizer.detokenize(tf.ragged.boolean_mask(tokens, self._is_text(tokens)))
         return {"text": tf.strings.strip(text), **self._notes(heard, error)}
 
@@ -181,13 +184,14 @@ class TranscriberSignatures(Signatures):
         ids = tf.constant(sorted(others - {None}), tf.int32)
         return tf.reduce_all(tokens[..., None] != ids, axis=-1) & (tokens < self._first_stamp)
 
-    def _written(self, audio, lengths, language, task, timestamps, words):
+    def _written(self, samples, begins, lengths, language, task, timestamps, words):
         """Writes the transcripts of recordings, one window after the other.
 
         Radford et al., 2022 (Whisper), section 4.5: the next window begins where the last whole segment ended.
 
         Args:
-            audio: float32 `(batch, samples)`.
+            samples: The samples of all recordings, float32 `(samples,)`.
+            begins: The place of each row's first one, int64 `(batch,)`.
             lengths: The number of samples of each row, int32 `(batch,)`.
             language: The id of each row's language, int32 `(batch,)`; -1 for the one that the model hears.
             task: The id of each row's task, int32 `(batch,)`; -1 for a model of one task.
@@ -204,7 +208,7 @@ class TranscriberSignatures(Signatures):
         servable, frames = self._servable, self._servable.window_frames
         batch, longest = tf.shape(lengths)[0], servable.longest_output
         totals = -(-lengths // servable.spectrogram.sequence_stride)
-        features = self._features(audio)
+        features, first_frames = spectrograms(samples, begins, lengths, servable.spectrogram, frames)
         has_stamps = servable.ids.no_timestamps_id is not None
         stamps = tf.logical_and(has_stamps, timestamps | (totals > frames))
 
@@ -213,8 +217,8 @@ class TranscriberSignatures(Signatures):
 
         def step(i, begin, language, tokens, begins, *times):
             active = tf.where(begin < totals)[:, 0]
-            places = tf.gather(begin, active)[:, None] + tf.range(frames)
-            windows = tf.gather(tf.gather(features, active), places, batch_dims=1)
+            places = tf.gather(first_frames + begin, active)[:, None] + tf.range(frames)
+            windows = tf.gather(features, places)
             chosen = [tf.gather(each, active) for each in (language, task, stamps)]
             left = tf.minimum(tf.gather(totals, active) - tf.gather(begin, active), frames)
             outputs = [Output((longest,), DROPPED), Output((), 0), Output((), False), Output((), -1)]
@@ -262,31 +266,6 @@ class TranscriberSignatures(Signatures):
         times = [tf.transpose(stacked(each, *shape, 2), (1, 0, 2, 3)) for each in times]
         times = [tf.reshape(each, (*whole, 2)) for each in times]
         return tf.reshape(tokens, whole), tf.reshape(seconds, whole), self._number_of(language), *times
-
-    def _features(self, audio):
-        """Computes the spectrogram of recordings, one window more than they are long: `(batch, frames, features)`.
-
-        It computes a window at a time: the transform of a long recording has many times its size. The highest value is
-        that of the whole recording.
-        """
-        spectrogram, frames = self._servable.spectrogram, self._servable.window_frames
-        stride, batch = spectrogram.sequence_stride, tf.shape(audio)[0]
-        # A frame reads less than `beside` frames on each side.
-        beside = -(-spectrogram.fft_length // (2 * stride))
-        width, edge = frames * stride, beside * stride
-        windows = tf.shape(audio)[1] // width + 2
-        padded = tf.pad(audio, [[0, 0], [0, windows * width + edge - tf.shape(audio)[1]]])
-        padded = tf.concat([tf.reverse(padded[:, 1 : edge + 1], [1]), padded], axis=1)
-
-        def step(i, parts):
-            window = padded[:, i * width : (i + 1) * width + 2 * edge]
-            return i + 1, parts.write(i, spectrogram.logarithms(window)[:, beside : beside + frames])
-
-        shape = (None, frames, spectrogram.num_mel_bins)
-        parts = tf.TensorArray(tf.float32, windows, infer_shape=False, element_shape=shape)
-        _, parts = tf.while_loop(lambda i, _: i < windows, step, (0, parts), parallel_iterations=1)
-        shape = (batch, windows * frames, spectrogram.num_mel_bins)
-        return spectrogram.normalized(tf.reshape(tf.transpose(parts.stack(), (1, 0, 2, 3)), shape))
 
     def _number_of(self, language):
         """Returns the number of each language's id among the languages, from 1 on; 0 for -1."""

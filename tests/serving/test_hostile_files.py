@@ -72,7 +72,11 @@ def recordings():
     bad = [b"", b"junk", b"RIFF" * 10**6, b"\0" * 10**7, whole[:20], whole[:44], whole[:-1]]
     bad += [whole.replace(b"data", b"data\xff\xff\xff\xff", 1), whole[:4] + b"\xff" * 4 + whole[8:]]
     bad += [wav_of(np.full(9000, value, "float32"), RATE) for value in (np.nan, np.inf, -np.inf, 3e38)]
-    return bad
+    # A header that promises ten hours, a file that has them, 100 channels, and a format of another kind.
+    size = whole.index(b"data") + 4
+    bad += [whole[:size] + struct.pack("<I", 36000 * RATE * 4) + whole[size + 4 :]]
+    bad += [wav_of(np.zeros(36000 * 1000, "int16"), 1000), wav_of(np.zeros((90, 100), "int16"), RATE)]
+    return [*bad, b"fLaC" + bytes(10**6)]
 
 
 def peak_of(server):
@@ -143,5 +147,5 @@ def test_recordings_of_strangers_end_no_server(program, tmp_path):
     with BatchingServer(program, export, config) as server:
         answers = ask_beside(server, "wav", "wav", hostile, good, language="", task="")
     errors = [answer["error"] for answer in answers]
-    assert sum(error != b"" for error in errors) >= 2 * 8
+    assert sum(error != b"" for error in errors) >= 2 * 12
     assert all(answer["text"] == b"" for answer, error in zip(answers, errors, strict=True) if error)

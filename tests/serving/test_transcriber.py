@@ -25,6 +25,7 @@ from hearing import (
 from keras_transformer import serving
 from keras_transformer.decoding import SpeechIds
 from keras_transformer.recordings import wav_of
+from keras_transformer.serving.audio import spectrograms
 from keras_transformer.serving.transcriber import Segment
 from keras_transformer.serving.transcripts import DROPPED
 from keras_transformer.serving.verify import Served
@@ -49,15 +50,18 @@ def test_a_recording_alone_is_as_beside_others(given):
 
 
 def test_the_spectrogram_of_a_long_recording_is_that_of_the_whole(given):
-    audio = np.stack(
-        [sound(1.7) * np.linspace(1e-4, 1, 6800, dtype="float32"), np.pad(sound(0.8, 1), (0, 3600))]
-    )
-    found = given.signatures([8])._features(tf.constant(audio)).numpy()
-    frames = 6800 // 40
-    expected = given.spectrogram(np.pad(audio, ((0, 0), (0, 4000)))).numpy()
-    assert found.shape[1] >= frames + given.window_frames
-    np.testing.assert_allclose(found[:, :frames], expected[:, :frames], atol=1e-5)
-    assert np.ptp(expected) > 1
+    """And a short one beside it takes no more memory than alone."""
+    lengths = [6800, 1200]
+    sounds = [sound(n / RATE) * np.linspace(1e-4, 1, n, dtype="float32") for n in lengths]
+    begins = tf.constant([0, 6800], tf.int64)
+    found, first = spectrograms(np.concatenate(sounds), begins, tf.constant(lengths), given.spectrogram, 50)
+    # A window has 50 frames of 40 samples, and there is one more than the recording fills.
+    assert first.numpy().tolist() == [0, 5 * 50] and len(found) == (5 + 2) * 50
+    for each, begin in zip(sounds, first, strict=True):
+        frames = len(each) // 40
+        expected = given.spectrogram(np.pad(each, (0, 4000))[None])[0, :frames]
+        np.testing.assert_allclose(found[begin : begin + frames], expected, atol=1e-5)
+        assert np.ptp(expected) > 1
 
 
 def test_silence_and_nothing_have_no_words(given):

@@ -26,9 +26,11 @@ def wav(code, bits, data, channels=1, rate=RATE, extra=b""):
 
 @pytest.fixture(scope="module")
 def read():
-    function = tf.function(
-        lambda files: waves(files, RATE, LONGEST), input_signature=[tf.TensorSpec((None,), tf.string)]
-    )
+    def padded(files):
+        audio, readable = waves(files, RATE, LONGEST)
+        return audio.to_tensor(), audio.row_lengths(), readable
+
+    function = tf.function(padded, input_signature=[tf.TensorSpec((None,), tf.string)])
     return lambda *files: [x.numpy() for x in function(tf.constant(files))]
 
 
