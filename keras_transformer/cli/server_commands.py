@@ -164,7 +164,7 @@ def proxy(options):
         key=key,
         hosts=LOCAL_HOSTS if options.host in ("127.0.0.1", "localhost", "::1") else ("*",),
         max_bytes=options.max_request_bytes,
-        **options_among(options, "max_tokens", "max_answers", "max_texts"),
+        **options_among(options, "origins", "max_tokens", "max_answers", "max_texts"),
     )
     print(f"http://{options.host}:{options.port}/v1", flush=True)
     uvicorn.run(app, host=options.host, port=options.port, log_level="warning", limit_concurrency=256)

@@ -165,6 +165,14 @@ def fill_proxy(parser):
         help="environment variable with the key that callers must send (default: none)",
         **OPTIONAL,
     )
+    parser.add_argument(
+        "--origin",
+        action="append",
+        dest="origins",
+        metavar="ORIGIN",
+        help="origin of web pages that may ask, such as https://my.site; may be repeated (default: none)",
+        **OPTIONAL,
+    )
     limits = parser.add_argument_group("limits of a request")
     limits.add_argument("--max-tokens", type=int, default=4096, help="largest number of tokens of an answer")
     limits.add_argument(

@@ -1,4 +1,4 @@
-"""Checks of what a client needs to reach a server: its URL, headers and certificates."""
+"""Checks of what reaches a server: its URL, headers and certificates, and the origins of web pages."""
 
 import re
 import ssl
@@ -7,6 +7,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from keras_transformer.checks import check
+
+PORTS = {"http": "80", "https": "443"}
+ORIGIN = r"(?P<scheme>https?)://([0-9a-z_-]+(\.[0-9a-z_-]+)*|\[[0-9a-f:.]+\])(:(?P<port>[1-9]\d{0,4}))?"
 
 
 def checked_headers(headers):
@@ -79,3 +82,21 @@ def scheme_of(url):
     raise ValueError(
         f"`url` must be http[s]://host[:port][/path] or grpc[s]://host:port. Received: url={url!r}."
     )
+
+
+def checked_origins(origins):
+    """Returns the origins of web pages as a tuple, or raises `ValueError` for one that no browser sends."""
+    rule = (
+        "`origins` must be a list of origins as browsers send them, such as https://my.site or http://127.0.0.1:8080: "
+        "scheme, host in small letters, and the port unless it is that of the scheme; without a path."
+    )
+    check(isinstance(origins, (list, tuple)), rule, origins=origins)
+    for origin in origins:
+        found = isinstance(origin, str) and re.fullmatch(ORIGIN, origin, re.ASCII)
+        port = found and found["port"]
+        check(
+            found and (port is None or (0 < int(port) < 2**16 and port != PORTS[found["scheme"]])),
+            rule,
+            origin=origin,
+        )
+    return tuple(origins)

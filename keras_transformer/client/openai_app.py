@@ -8,6 +8,7 @@ import logging
 
 from keras_transformer.checks import check, check_positive
 from keras_transformer.client import openai_forms as forms
+from keras_transformer.client.access import checked_origins
 from keras_transformer.client.openai_forms import RefusedError
 from keras_transformer.client.stream import RefusedOptions, Stream
 from keras_transformer.client.tensors import errors_of_rows
@@ -30,6 +31,7 @@ def openai_app(
     *,
     key=None,
     hosts=LOCAL_HOSTS,
+    origins=(),
     max_tokens=4096,
     max_answers=16,
     max_texts=256,
@@ -46,6 +48,8 @@ def openai_app(
         key: The key that callers must send, `Authorization: Bearer KEY`; None for none.
         hosts: The names of this server in a request's `Host`, so that no web page reaches it under another name;
             `("*",)` for any.
+        origins: The origins of the web pages that a browser may let ask, such as `("https://my.site",)`. Every reader
+            of such a page can ask, and reads a key that the page holds.
         max_tokens: The largest `max_tokens` of a request.
         max_answers: The largest `n` of a request, and of all its prompts together.
         max_texts: The largest number of messages of a chat, and of texts to embed.
@@ -56,12 +60,13 @@ def openai_app(
         A `starlette.applications.Starlette`.
 
     Raises:
-        ValueError: If `clients` is empty, or a limit is not positive.
+        ValueError: If `clients` is empty, a limit is not positive, or an origin is not one that browsers send.
         ImportError: If starlette is not installed.
     """
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.middleware import Middleware
+    from starlette.middleware.cors import CORSMiddleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.responses import JSONResponse
     from starlette.routing import Route
@@ -73,6 +78,15 @@ def openai_app(
     limits |= {"max_tokens": max_tokens, "stream_tokens": stream_tokens}
     check_positive(**limits)
     proxy = _Proxy(clients, template, key, limits)
+    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)]
+    if origins := checked_origins(origins):
+        # A named site on the web may also ask a proxy in the network of its reader.
+        allowed = {
+            "allow_methods": ("GET", "POST"),
+            "allow_headers": ("Authorization",),
+            "allow_private_network": True,
+        }
+        middleware.append(Middleware(CORSMiddleware, allow_origins=origins, **allowed))
 
     def refused(request, error):
         return JSONResponse(error.body, error.status)
@@ -100,7 +114,7 @@ def openai_app(
             Route("/v1/models", proxy.models),
             Route("/v1/models/{model}", proxy.model),
         ],
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)],
+        middleware=middleware,
         exception_handlers={
             RefusedError: refused,
             HTTPException: unknown,
