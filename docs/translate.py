@@ -25,6 +25,7 @@ PAGES = (
     "docs/explain",
     "docs/training",
     "docs/fine_tuning",
+    "docs/tune_labels",
     "docs/scaling",
     "docs/speech",
     "docs/train_your_pairs",
