@@ -108,7 +108,7 @@ def command_lines(text):
         if language == "python":
             continue
         for line in block.replace("\\\n", " ").splitlines():
-            found = re.match(r"\s*(?:[\w./$-]*/)?keras-transformer (\S.*)", line)
+            found = re.match(r"(?:.*\|)?\s*(?:[\w./$-]*/)?keras-transformer (\S.*)", line)
             if found:
                 yield found[1]
 

@@ -83,7 +83,8 @@ def openai_app(
         # A named site on the web may also ask a proxy in the network of its reader.
         allowed = {
             "allow_methods": ("GET", "POST"),
-            "allow_headers": ("Authorization",),
+            # OpenAI's JavaScript client sends headers of its own. No cookie goes along.
+            "allow_headers": ("*",),
             "allow_private_network": True,
         }
         middleware.append(Middleware(CORSMiddleware, allow_origins=origins, **allowed))

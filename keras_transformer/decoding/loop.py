@@ -41,6 +41,8 @@ class _FixedCache(NamedTuple):
     def grown(self, steps):
         return self
 
+    grown_further = grown
+
 
 def decode(step, cache, strategy, prompt, search, *, target_len=None, starts=None, constraints=()):
     """Extends each row token by token until every row has ended.
@@ -142,12 +144,18 @@ def decode(step, cache, strategy, prompt, search, *, target_len=None, starts=Non
 
         return ops.while_loop(goes_on, lambda state: (turn(state),), (state,))[0]
 
+    def grown(state, steps, further):
+        """Gives a state more room: the cache that `decode` was called with is copied, and goes on as the loop's own."""
+        cache = state.cache
+        grow = getattr(cache, "grown_further", cache.grown) if further else cache.grown
+        return state._replace(cache=grow(steps))
+
     result = run_growing(
         run,
         unfinished,
         state,
         room=lambda state: state.cache.steps,
-        grown=lambda state, steps: state._replace(cache=state.cache.grown(steps)),
+        grown=grown,
         result=lambda state: (state.beams, state.extra),
         limit=target_len,
     )

@@ -218,7 +218,8 @@ def run_growing(run, unfinished, state, room, grown, result, limit):
         unfinished: `unfinished(state)`, bool scalar.
         state: A nest of tensors.
         room: `room(state)`, the number of steps that the state has room for, an int or int32 scalar.
-        grown: `grown(state, steps)` returns the state with room for `steps` steps.
+        grown: `grown(state, steps, further)` returns the state with room for `steps` steps; `further` says whether it
+            grew before.
         result: `result(state)`, the nest to return; its shapes do not depend on the room.
         limit: The largest number of steps, an int or int32 scalar.
 
@@ -226,13 +227,13 @@ def run_growing(run, unfinished, state, room, grown, result, limit):
         What `result` returns for the last state.
     """
 
-    def run_sizes(state, steps):
+    def run_sizes(state, steps, further=False):
         """Runs with room for `steps` steps; where it is unfinished then, with twice the room, up to `limit`."""
-        state = run(grown(state, steps))
+        state = run(grown(state, steps, further))
         if not isinstance(steps, int) or steps == limit:
             return result(state)
         more = min(2 * steps, limit)
-        return ops.cond(unfinished(state), lambda: run_sizes(state, more), lambda: result(state))
+        return ops.cond(unfinished(state), lambda: run_sizes(state, more, True), lambda: result(state))
 
     if isinstance(limit, int):
         # A loop for each size, with static shapes.
@@ -245,8 +246,8 @@ def run_growing(run, unfinished, state, room, grown, result, limit):
         return ops.minimum(ops.maximum(2 * room(state), FIRST_STEPS), limit)
 
     # A loop over sizes with open shapes. Its state has them from the first growth on, which is as small as one can be.
-    state = grown(state, ops.minimum(1, limit))
-    (state,) = ops.while_loop(unfinished, lambda state: (run(grown(state, more(state))),), (state,))
+    state = grown(state, ops.minimum(1, limit), False)
+    (state,) = ops.while_loop(unfinished, lambda state: (run(grown(state, more(state), True)),), (state,))
     return result(state)
 
 

@@ -63,7 +63,8 @@ def shape(x):
     given = given_shape(x)
     if given is None:
         return ops.shape(x)
-    return tuple(size if known is None else known for size, known in zip(given, x.shape, strict=True))
+    sizes = [size if known is None else known for size, known in zip(given, x.shape, strict=True)]
+    return tuple(ops.shape(x)[i] if size is None else size for i, size in enumerate(sizes))
 
 
 def given_shape(x):
@@ -79,9 +80,10 @@ def of_shape(x, shape):
 
     Args:
         x: Tensor.
-        shape: Its sizes, a tuple of ints and int scalar tensors; None for those that the graph computes.
+        shape: Its sizes, a tuple of ints, int scalar tensors, and None where the graph computes one; or None, where it
+            computes all.
     """
-    if shape is not None and isinstance(x, native.Traced) and None in tuple(x.shape):
+    if shape is not None and isinstance(x, native.Traced) and native.is_of_open_graph(x):
         x.given_shape = shape
     return x
 

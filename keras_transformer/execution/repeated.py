@@ -129,7 +129,11 @@ class _SharedCalls:
             values = [
                 native.tensor_of(v) if trains or not is_random_state(v) else None for v in layer.variables
             ]
-        sizes = [id(size) for x in tensors for size in ops.given_shape(x) or ()]
+        # A size is an int or a tensor, of which each has its own id.
+        sizes = [
+            tuple(size if isinstance(size, int) else id(size) for size in ops.given_shape(x) or ())
+            for x in tensors
+        ]
         key = rest.key(), len(args), *kwargs, *(x is None for x in (*masks, *operands)), *sizes
         if key not in self.functions:
             self.functions[key] = _SharedCall(self.layer, rest, tensors, trains)

@@ -51,6 +51,12 @@ executing_eagerly = tf.executing_eagerly
 Traced = SymbolicTensor
 
 
+def is_of_open_graph(x):
+    """Returns whether a `Traced` is of the graph that is being made, which does not know its whole shape."""
+    is_here = x.graph is tf.compat.v1.get_default_graph()
+    return is_here and x.shape.rank is not None and None in tuple(x.shape)
+
+
 def compiles(jit_compile):
     """Returns whether to compile with XLA: `jit_compile`, or where it is None, whether there is a GPU or TPU."""
     return has_accelerator() if jit_compile is None else bool(jit_compile)

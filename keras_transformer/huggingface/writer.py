@@ -71,7 +71,7 @@ def to_huggingface(
             write_adapter(temporary, model, described, own_config, adapter)
         return
     config = {} if config is None else config
-    rule = f"`files` must not hold {CONFIG} or {TOKENIZER_CONFIG}: `config` and `tokenizers` say what is in them."
+    rule = f"Leave {CONFIG} and {TOKENIZER_CONFIG} out of `files`: `config` and `tokenizers` say what is in them."
     check(not {CONFIG, TOKENIZER_CONFIG} & {*(files or {})}, rule, files=list(files or {}))
     beside = {**still_true(model), **(files or {})}
     for name in beside.keys() & SCHEMAS.keys():

@@ -69,14 +69,13 @@ class KVCache(NamedTuple):
         count, length = new.key.shape[2], self.key.shape[2]
         known = known_int(index)
         if known is None:
-            return self.write_slots(new, self._first_slot(index, ops.shape(new.key)[2]))
+            # XLA clips an index too. Past the end a scatter would reach the slots of the next head.
+            last = self.length - ops.shape(new.key)[2]
+            return self.write_slots(new, ops.clip(ops.cast(index, "int32"), 0, last))
         if None not in (count, length) and not 0 <= known <= length - count:
             rule = f"`index` must leave room for {count} new tokens in the cache."
             check(False, rule, index=known, slots=length)
         return self.write_slots(new, known)
-
-    def _first_slot(self, index, count):
-        return first_slot(index, count, self.length)
 
     def write_slots(self, new, index):
         """Computes `write` at a checked index."""
@@ -107,17 +106,8 @@ class SearchCache(KVCache):
         """Copies a `KVCache`."""
         return cls(*map(ops.copy, cache))
 
-    def _first_slot(self, index, count):
-        # `TreeCache.at` clipped it, once for all layers.
-        return index
-
     def write_slots(self, new, index):
         return SearchCache(*ops.update_rows(self, new, index, in_place=True))
-
-    def grown(self, length):
-        # Its tensors are new, so that none needs a copy. A copy is an operation with a side effect: a loop that grows
-        # a cache would end before the next part of a batch may begin.
-        return SearchCache(*super().grown(length))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +210,7 @@ class TreeCache(NamedTuple):
                 ops.maximum(x - starts[:, None], 0) for x in (positions, key_positions)
             )
         if not branched:
-            return cache, Place(first_slot(index, length, slots), positions, key_positions, mask)
+            return cache, Place(index, positions, key_positions, mask)
         step = index - trunk
         own = ops.arange(self.width, dtype="int32")[:, None]
         now = ops.equal(ops.arange(self.steps, dtype="int32"), step)
@@ -229,8 +219,7 @@ class TreeCache(NamedTuple):
         if not (isinstance(trunk, int) and trunk == 0):
             shape = (ops.shape(branches)[0], 1, self.width, trunk)
             branches = ops.concatenate([ops.ones(shape, "bool"), branches], axis=-1)
-        slot = first_slot(trunk + step * self.width, self.width * length, slots)
-        return cache, Place(slot, positions, key_positions, combine(mask, branches))
+        return cache, Place(trunk + step * self.width, positions, key_positions, combine(mask, branches))
 
     @property
     def steps(self):
@@ -248,20 +237,20 @@ class TreeCache(NamedTuple):
         return self._replace(ancestors=ops.take_along_axis(self.ancestors, parents[..., None], axis=1))
 
     def grown(self, steps):
-        """Returns the cache with room for `steps` steps."""
+        """Returns a copy of the cache with room for `steps` steps."""
+        cache = self.grown_further(steps)
+        return cache._replace(layers=tuple(map(SearchCache.of, cache.layers)))
+
+    def grown_further(self, steps):
+        """Computes `grown` without a copy, once for a cache that `grown` made and that nobody else reads or grows.
+
+        A copy is an operation with a side effect: a loop in which a cache grows would have to end before the next part
+        of a batch may begin. Without one TensorFlow may give two equal results the same memory.
+        """
         more = steps - self.steps
         length = self.layers[0].length + more * self.width
-        layers = [layer.grown(length) for layer in self.layers]
-        layers = [layer if isinstance(layer, SearchCache) else SearchCache.of(layer) for layer in layers]
+        layers = [SearchCache(*layer.grown(length)) for layer in self.layers]
         return TreeCache(tuple(layers), _padded(self.ancestors, more, axis=2))
-
-
-def first_slot(index, count, length):
-    """Returns the first slot of `count` new tokens in a cache of `length` slots: in a graph an index with room for all.
-
-    XLA clips an index too. Past the end a scatter would reach the slots of the next head.
-    """
-    return index if known_int(index) is not None else ops.clip(ops.cast(index, "int32"), 0, length - count)
 
 
 def branch_mask(ancestors, step):

@@ -35,6 +35,9 @@ class _JointCache(NamedTuple):
     def grown(self, steps):
         return _JointCache(tuple(cache.grown(steps) for cache in self.caches))
 
+    def grown_further(self, steps):
+        return _JointCache(tuple(cache.grown_further(steps) for cache in self.caches))
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Ensemble(Generation, BaseModel):

@@ -72,7 +72,7 @@ def spectrograms(samples, begins, lengths, spectrogram, frames):
 
     def of_row(row):
         begin, length = row
-        windows = length // width + 2
+        windows = -(-length // width) + 1
         own = samples[begin : begin + tf.cast(length, tf.int64)]
         padded = tf.pad(own, [[0, windows * width + edge - length]])
         padded = tf.concat([tf.reverse(padded[1 : edge + 1], [0]), padded], axis=0)

@@ -199,13 +199,15 @@ def restore_state(model, path):
         rule = f"{path} must hold a rank and an alpha for each dense layer, with adapters of at most {most} numbers."
         check(fits, rule, ranks=ranks.tolist())
         columns = (each.tolist() for each in (ranks, alphas, dropouts, stabilized))
-        for layer, rank, alpha, *others in zip(layers, *columns, strict=True):
+        for layer, rank, alpha, dropout, is_stabilized in zip(layers, *columns, strict=True):
             if layer.lora_enabled:
                 # The configuration of a functional or sequential model says so of each layer; Keras leaves alpha out.
-                check(layer.lora_rank == rank, f"{path} must have one rank for {layer.path}.", rank=rank)
-                layer.lora_alpha, layer.lora_rank_stabilized = alpha, others[-1]
+                own = layer.lora_rank, getattr(layer, "lora_dropout", 0.0)
+                rule = f"{path} must have one rank and one dropout for {layer.path}."
+                check(own == (rank, dropout), rule, rank=rank, dropout=dropout)
+                layer.lora_alpha, layer.lora_rank_stabilized = alpha, is_stabilized
             elif rank:
-                _enable(layer, rank, alpha, *others)
+                _enable(layer, rank, alpha, dropout, is_stabilized)
         trainable = read_array(values, "trainable", path)
         rule = f"{path} must say of each weight whether it is trained."
         fits = trainable.dtype == bool and trainable.shape == (len(model.weights),)

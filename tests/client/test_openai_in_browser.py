@@ -46,7 +46,7 @@ def preflight(address, origin, **headers):
     """Asks as a browser does before it sends a page's JSON and key."""
     asked = {
         "Access-Control-Request-Method": "POST",
-        "Access-Control-Request-Headers": "authorization,content-type",
+        "Access-Control-Request-Headers": "authorization,content-type,x-stainless-lang",
     }
     return requests.options(
         f"{address}/chat/completions", headers={"Origin": origin, **asked, **headers}, timeout=30
@@ -57,7 +57,7 @@ def test_the_pages_of_a_named_origin_may_ask_and_no_others(url):
     with running(openai_app({"chat": AsyncClient(url, "chat")}, key=KEY, origins=[SITE])) as address:
         found = preflight(address, SITE, **{"Access-Control-Request-Private-Network": "true"})
         assert found.status_code == 200 and found.headers["Access-Control-Allow-Origin"] == SITE
-        assert "Authorization" in found.headers["Access-Control-Allow-Headers"]
+        assert "authorization" in found.headers["Access-Control-Allow-Headers"].lower()
         assert "Access-Control-Allow-Credentials" not in found.headers
         for other in ("https://my.site.evil.example", "http://my.site", "https://other.my.site", "null"):
             found = preflight(address, other)
@@ -71,30 +71,6 @@ def test_the_pages_of_a_named_origin_may_ask_and_no_others(url):
     with running(openai_app({"chat": AsyncClient(url, "chat")})) as address:
         found = preflight(address, SITE)
         assert found.status_code == 405 and "Access-Control-Allow-Origin" not in found.headers
-
-
-@pytest.mark.parametrize(
-    "origin",
-    ["*", "null", "my.site", "https://my.site/", "https://My.site", "https://my.site:443", "http://a:0", "http://*.a",
-     "http://a:70000", "ftp://a", "https://a b", "https://a\n", "https://me@my.site", "", b"https://a", None],
-)  # fmt: skip
-def test_an_origin_that_no_browser_sends_is_refused(origin):
-    with pytest.raises(ValueError, match="must be a list of origins as browsers send them"):
-        openai_app({"chat": None}, origins=[origin])
-
-
-@pytest.mark.parametrize(
-    "origin", [SITE, "http://127.0.0.1:8080", "http://[::1]:8080", "http://localhost", "https://xn--a.b:1"]
-)
-def test_an_origin_of_a_browser_is_taken(origin):
-    assert openai_app({"chat": None}, origins=(origin,)).user_middleware[1].kwargs["allow_origins"] == (
-        origin,
-    )
-
-
-def test_a_string_is_no_list_of_origins():
-    with pytest.raises(ValueError, match="must be a list of origins"):
-        openai_app({"chat": None}, origins=SITE)
 
 
 class Site(http.server.SimpleHTTPRequestHandler):

@@ -1,11 +1,12 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from contracts import as_numpy, compilations, normal
 from keras import ops
 
 from keras_transformer.execution import native
-from keras_transformer.layers import Decoder, DecoderLayer, KVCache, empty_cache
+from keras_transformer.layers import Decoder, DecoderLayer, KVCache, TreeCache, empty_cache
 
 BATCH, HEADS, SLOTS, KEY_DIM, VALUE_DIM = 2, 3, 7, 5, 4
 
@@ -106,3 +107,43 @@ def test_a_decoder_layer_takes_an_index_of_numpy():
     for i in range(4):
         y, cache = layer(x[:, i : i + 1], cache=cache, index=np.int64(i))
         np.testing.assert_allclose(as_numpy(y)[:, 0], as_numpy(expected)[:, i], atol=1e-5)
+
+
+def tree(shape, steps):
+    cache = KVCache(ops.zeros(shape), ops.ones(shape))
+    return TreeCache((cache,), ops.zeros((shape[0], 1, 0), "int32")).grown(steps)
+
+
+@pytest.mark.tensorflow
+def test_two_growths_of_one_cache_share_no_memory():
+    """TensorFlow takes equal operations for one, unless they have a side effect."""
+
+    def written(steps, index):
+        grown = tree((1, 2, 3, 4), 2)
+        states = [grown.grown(steps).layers[0] for _ in range(2)]
+        new = [ops.full((1, 2, 1, 4), value) for value in (7.0, 9.0)]
+        keys = [state.write(KVCache(x, x), index).key for state, x in zip(states, new, strict=True)]
+        with tf.control_dependencies(keys):
+            return [tf.identity(key)[0, :, :, 0] for key in keys]
+
+    one, other = tf.function(written)(tf.constant(6), tf.constant(1))
+    assert one.numpy()[0].tolist() == [0, 7, *[0] * 7] and other.numpy()[0].tolist() == [0, 9, *[0] * 7]
+    past, _ = tf.function(written)(tf.constant(6), tf.constant(99))
+    assert past.numpy().tolist() == [[*[0] * 8, 7]] * 2, "it stays within its head"
+
+
+@pytest.mark.tensorflow
+def test_a_cache_of_another_graph_and_one_of_unknown_heads_are_written():
+    @tf.function(input_signature=[tf.TensorSpec((None,) * 3 + (4,)), tf.TensorSpec((), "bool")])
+    def written(x, first):
+        cache = TreeCache((KVCache(x, x),), tf.zeros((tf.shape(x)[0], 1, 0), "int32"))
+
+        def branch(index):
+            state, place = cache.at(index, 1)
+            new = x[:, :, :1] + 1
+            return state.layers[0].write(KVCache(new, new), place.slot).key
+
+        return tf.cond(first, lambda: branch(tf.constant(1)), lambda: branch(tf.constant(2)))
+
+    for first, expected in ((True, [0, 1, 0]), (False, [0, 0, 1])):
+        assert written(tf.zeros((1, 2, 3, 4)), first).numpy()[0, :, :, 0].tolist() == [expected] * 2

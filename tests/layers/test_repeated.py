@@ -16,6 +16,7 @@ from keras_transformer.keras_internals import implicit_mask, set_implicit_mask, 
 from keras_transformer.layers import (
     Decoder,
     DecoderLayer,
+    Embeddings,
     Encoder,
     EncoderLayer,
     FeedForward,
@@ -23,6 +24,7 @@ from keras_transformer.layers import (
     MultiHeadAttention,
     RotaryPositions,
 )
+from keras_transformer.models import LanguageModel
 
 ROOT = Path(__file__).parents[2]
 X, MEMORY = normal(3, 5, 12), normal(3, 7, 12)
@@ -240,6 +242,17 @@ for replica in strategy.experimental_local_results(y):
     np.testing.assert_allclose(replica, stack(x), atol=1e-4)
 assert not [gradient for gradient in gradients if gradient is None]
 """
+
+
+@pytest.mark.tensorflow
+def test_layers_of_wide_heads_share_the_functions_of_a_search(monkeypatch):
+    made, begun = [], repeated._SharedCall.__init__
+    monkeypatch.setattr(
+        repeated._SharedCall, "__init__", lambda self, *given: made.append(begun(self, *given))
+    )
+    model = LanguageModel(Embeddings(7, 264), Decoder(3, 1, 8))
+    model.generate([[1, 2]], max_length=3, jit_compile=False)
+    assert len(made) == 2, "one function for the prompt, and one for a step"
 
 
 @pytest.mark.slow

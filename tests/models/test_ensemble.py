@@ -68,8 +68,11 @@ def test_some_int8_models_are_refused():
     models[1].quantize("int8")
     with pytest.raises(ValueError, match=r"all have int8 weights, or none.*\[False, True\]"):
         Ensemble(models)
+
+
+def test_an_ensemble_is_built_when_it_is_made():
     models = [transformer(0), transformer(1)]
-    assert Ensemble(models).count_params() == 2 * models[0].count_params(), "it is built"
+    assert Ensemble(models).count_params() == 2 * models[0].count_params()
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def test_the_spectrogram_of_a_long_recording_is_that_of_the_whole(given):
     sounds = [sound(n / RATE) * np.linspace(1e-4, 1, n, dtype="float32") for n in lengths]
     begins = tf.constant([0, 6800], tf.int64)
     found, first = spectrograms(np.concatenate(sounds), begins, tf.constant(lengths), given.spectrogram, 50)
-    # A window has 50 frames of 40 samples, and there is one more than the recording fills.
+    # A window has 50 frames of 40 samples, and there is one more than the recording needs.
     assert first.numpy().tolist() == [0, 5 * 50] and len(found) == (5 + 2) * 50
     for each, begin in zip(sounds, first, strict=True):
         frames = len(each) // 40
