@@ -129,14 +129,14 @@ class _SharedCalls:
             values = [
                 native.tensor_of(v) if trains or not is_random_state(v) else None for v in layer.variables
             ]
+        shapes = [ops.given_shape(x) for x in tensors]
         # A size is an int or a tensor, of which each has its own id.
         sizes = [
-            tuple(size if isinstance(size, int) else id(size) for size in ops.given_shape(x) or ())
-            for x in tensors
+            tuple(size if isinstance(size, int) else id(size) for size in shape or ()) for shape in shapes
         ]
         key = rest.key(), len(args), *kwargs, *(x is None for x in (*masks, *operands)), *sizes
         if key not in self.functions:
-            self.functions[key] = _SharedCall(self.layer, rest, tensors, trains)
+            self.functions[key] = _SharedCall(self.layer, rest, shapes, trains)
         return self.functions[key](layer, values, operands, tensors, masks)
 
 
@@ -146,18 +146,17 @@ class _SharedCall:
     Args:
         layer: The layer.
         rest: What its call takes besides tensors, a `_Rest`.
-        tensors: The tensors of its first call.
+        shapes: What `ops.given_shape` returns for each of its tensors.
         trains: Whether the graph trains.
     """
 
-    def __init__(self, layer, rest, tensors, trains):
-        self.layer, self.rest = layer, rest
+    def __init__(self, layer, rest, shapes, trains):
+        self.layer, self.rest, self.shapes = layer, rest, shapes
         # A model may be converted to another format, and converters know no calls: only a training and a search call.
         size = layer.count_params() if trains or held() else None
         self.function = native.shared_function(self._traced, size)
         # Tracing finds them: the rest of the outputs, which outputs have an implicit mask, which weights change.
         self.outputs, self.masked, self.changed = None, (), ()
-        self.shapes = [ops.given_shape(x) for x in tensors]
         # Which weights and operands the layer reads. The first call hands it all. Where operands are held, the further
         # calls hand what is read: a loop would carry every weight.
         self.read = None

@@ -10,6 +10,7 @@ the hypotheses of a search share one cache: then each hypothesis has a slot of i
 """
 
 import dataclasses
+import itertools
 import numbers
 from typing import Any, NamedTuple
 
@@ -80,12 +81,6 @@ class KVCache(NamedTuple):
     def write_slots(self, new, index):
         """Computes `write` at a checked index."""
         return KVCache(*ops.update_rows(self, new, index))
-
-    def of_sizes(self, batch_size, length):
-        """Returns the cache, whose batch and number of slots a graph then knows by these tensors."""
-        for x in self:
-            ops.of_shape(x, (batch_size, x.shape[1], length, x.shape[3]))
-        return self
 
     def grown(self, length):
         """Returns a cache of `length` slots, the new ones filled with zeros."""
@@ -194,9 +189,10 @@ class TreeCache(NamedTuple):
             The cache to write into, and the `Place` of the new tokens in it.
         """
         positions = ops.arange(length, dtype="int32") + index
-        mask, (batch_size, _, slots) = None, ops.shape(self.layers[0].key)[:3]
-        # All layers have these sizes.
-        cache = self._replace(layers=tuple(layer.of_sizes(batch_size, slots) for layer in self.layers))
+        mask, cache, (batch_size, _, slots) = None, self, ops.shape(self.layers[0].key)[:3]
+        for x in itertools.chain(*self.layers):
+            # The batch and the slots of one layer are those of all.
+            ops.of_shape(x, (batch_size, x.shape[1], slots, x.shape[3]))
         key_positions = ops.arange(slots, dtype="int32")
         in_trunk = isinstance(self.steps, int) and self.steps == 0
         branched = not in_trunk and self.width > 1
@@ -214,7 +210,7 @@ class TreeCache(NamedTuple):
         step = index - trunk
         own = ops.arange(self.width, dtype="int32")[:, None]
         now = ops.equal(ops.arange(self.steps, dtype="int32"), step)
-        cache = cache._replace(ancestors=ops.where(now, own, self.ancestors))
+        cache = self._replace(ancestors=ops.where(now, own, self.ancestors))
         branches = branch_mask(cache.ancestors, step)
         if not (isinstance(trunk, int) and trunk == 0):
             shape = (ops.shape(branches)[0], 1, self.width, trunk)

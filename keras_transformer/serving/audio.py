@@ -49,7 +49,7 @@ def waves(contents, sampling_rate, max_samples):
     return rows.merge_dims(0, 1), readable
 
 
-def spectrograms(samples, begins, lengths, spectrogram, frames):
+def spectrograms(samples, first_samples, lengths, spectrogram, frames):
     """Computes the spectrograms of recordings, one window more than each is long.
 
     They stand one after another: a long recording makes no short one longer. It computes a window at a time: the
@@ -57,7 +57,7 @@ def spectrograms(samples, begins, lengths, spectrogram, frames):
 
     Args:
         samples: The samples of all recordings, float32 `(samples,)`.
-        begins: The place of each one's first sample, int64 `(batch,)`.
+        first_samples: The place of each one's first sample, int64 `(batch,)`.
         lengths: The number of samples of each one, int32 `(batch,)`.
         spectrogram: A `LogMelSpectrogram`.
         frames: The number of frames of a window, an int.
@@ -89,7 +89,7 @@ def spectrograms(samples, begins, lengths, spectrogram, frames):
 
     shape = (1, None, spectrogram.num_mel_bins)
     spec = tf.RaggedTensorSpec(shape, tf.float32, ragged_rank=1, row_splits_dtype=tf.int64)
-    rows = tf.map_fn(of_row, (begins, lengths), fn_output_signature=spec, parallel_iterations=1)
+    rows = tf.map_fn(of_row, (first_samples, lengths), fn_output_signature=spec, parallel_iterations=1)
     rows = rows.merge_dims(0, 1)
     return rows.values, tf.cast(rows.row_starts(), tf.int32)
 

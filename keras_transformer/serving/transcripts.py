@@ -35,9 +35,9 @@ class TranscriberSignatures(Signatures):
 
     def __init__(self, servable, batch_sizes, source_lengths=None, weights=None):
         super().__init__(servable, batch_sizes, source_lengths, weights)
-        samples, begins = (tf.TensorSpec((None,), dtype) for dtype in (tf.float32, tf.int64))
+        samples, first_samples = (tf.TensorSpec((None,), dtype) for dtype in (tf.float32, tf.int64))
         rows, asked = tf.TensorSpec((None,), tf.int32), tf.TensorSpec((), tf.bool)
-        of_rows = {"begins": begins, "lengths": rows, "language": rows, "task": rows}
+        of_rows = {"first_samples": first_samples, "lengths": rows, "language": rows, "task": rows}
         self._windows, self._timed_windows = (
             function_of(
                 functools.partial(self._written, words=words), samples=samples, **of_rows, timestamps=asked
@@ -76,8 +76,8 @@ class TranscriberSignatures(Signatures):
         error = tf.where(too_long, f"`audio` must be at most {self._servable.max_seconds} seconds long.", "")
         error = tf.where(finite, error, "`audio` must hold finite numbers.")
         rows, width = tf.unstack(tf.shape(audio, tf.int64))
-        samples, begins = tf.reshape(audio, (-1,)), width * tf.range(rows)
-        recordings = samples, begins, tf.where(error == "", lengths, 0)
+        samples, first_samples = tf.reshape(audio, (-1,)), width * tf.range(rows)
+        recordings = samples, first_samples, tf.where(error == "", lengths, 0)
         return self._texts(recordings, self._no_choice(error), error)
 
     def transcribe_wav(self, wav, language, task):
@@ -184,14 +184,14 @@ class TranscriberSignatures(Signatures):
         ids = tf.constant(sorted(others - {None}), tf.int32)
         return tf.reduce_all(tokens[..., None] != ids, axis=-1) & (tokens < self._first_stamp)
 
-    def _written(self, samples, begins, lengths, language, task, timestamps, words):
+    def _written(self, samples, first_samples, lengths, language, task, timestamps, words):
         """Writes the transcripts of recordings, one window after the other.
 
         Radford et al., 2022 (Whisper), section 4.5: the next window begins where the last whole segment ended.
 
         Args:
             samples: The samples of all recordings, float32 `(samples,)`.
-            begins: The place of each row's first one, int64 `(batch,)`.
+            first_samples: The place of each row's first one, int64 `(batch,)`.
             lengths: The number of samples of each row, int32 `(batch,)`.
             language: The id of each row's language, int32 `(batch,)`; -1 for the one that the model hears.
             task: The id of each row's task, int32 `(batch,)`; -1 for a model of one task.
@@ -208,7 +208,7 @@ class TranscriberSignatures(Signatures):
         servable, frames = self._servable, self._servable.window_frames
         batch, longest = tf.shape(lengths)[0], servable.longest_output
         totals = -(-lengths // servable.spectrogram.sequence_stride)
-        features, first_frames = spectrograms(samples, begins, lengths, servable.spectrogram, frames)
+        features, first_frames = spectrograms(samples, first_samples, lengths, servable.spectrogram, frames)
         has_stamps = servable.ids.no_timestamps_id is not None
         stamps = tf.logical_and(has_stamps, timestamps | (totals > frames))
 
