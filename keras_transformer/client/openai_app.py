@@ -22,6 +22,8 @@ CHAT = {*COMMON, "messages", "max_completion_tokens", "top_logprobs"}
 PROMPTS = {True: "messages", False: "prompt"}
 # OpenAI's default of `max_tokens` for `/v1/completions`.
 COMPLETION_TOKENS = 16
+# Number of tokens that a growing answer gains with each request to the server.
+STREAM_TOKENS = 8
 FAILURES = {TimeoutError: 504, ConnectionError: 503, OSError: 502}
 
 
@@ -36,7 +38,6 @@ def openai_app(
     max_answers=16,
     max_texts=256,
     max_bytes=2**20,
-    stream_tokens=8,
 ):
     """Makes an ASGI application with `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings` and `/v1/models`.
 
@@ -54,7 +55,6 @@ def openai_app(
         max_answers: The largest `n` of a request, and of all its prompts together.
         max_texts: The largest number of messages of a chat, and of texts to embed.
         max_bytes: The largest number of bytes of a request.
-        stream_tokens: The number of tokens that a growing answer gains with each request to the server.
 
     Returns:
         A `starlette.applications.Starlette`.
@@ -74,8 +74,8 @@ def openai_app(
     check(
         isinstance(clients, dict) and clients, "`clients` must be a dict of clients by name.", clients=clients
     )
-    limits = {"max_answers": max_answers, "max_texts": max_texts, "max_bytes": max_bytes}
-    limits |= {"max_tokens": max_tokens, "stream_tokens": stream_tokens}
+    limits = {"max_tokens": max_tokens, "max_answers": max_answers}
+    limits |= {"max_texts": max_texts, "max_bytes": max_bytes}
     check_positive(**limits)
     proxy = _Proxy(clients, template, key, limits)
     middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)]
@@ -225,7 +225,7 @@ class _Proxy:
         texts, inputs = repeated(prompts, n, seed=options.pop("seed", None))
         for i, (text, seed) in enumerate(zip(texts, inputs["seed"].tolist(), strict=True)):
             options["seed"] = seed
-            stream = Stream(text, self.limits["stream_tokens"], length, options, wanted)
+            stream = Stream(text, STREAM_TOKENS, length, options, wanted)
             first = True
             while not stream.finished:
                 try:

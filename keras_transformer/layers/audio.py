@@ -24,7 +24,7 @@ class LogMelSpectrogram(Configured, keras.layers.Layer):
     Radford et al., 2023, "Robust Speech Recognition via Large-Scale Weak Supervision", section 2.2. With `p` the power
     of the Fourier transform of each window, `F` the filters and `y = log10(max(p F, min_power))`:
 
-        output = (max(y, max(y) - top_db / 10) - mean) / deviation
+        output = (max(y, max(y) - top_db / 10) + 4) / 4
 
     The maximum is that of a row, so a row does not depend on the others. A frame stands at each `sequence_stride`
     samples, in the middle of a periodic Hann window; the audio is reflected at both ends, and the last frame is left
@@ -41,8 +41,6 @@ class LogMelSpectrogram(Configured, keras.layers.Layer):
         max_freq: Upper end of the highest band, in hertz; half of `sampling_rate` when None.
         min_power: The least power that is told from silence.
         top_db: What is further below the maximum, in decibels, is raised to this distance.
-        mean: Number that is subtracted.
-        deviation: Number above 0, by which the difference is divided.
 
     Call arguments:
         audio: float `(batch, samples)`, from -1 to 1; more than half of `fft_length`.
@@ -53,8 +51,8 @@ class LogMelSpectrogram(Configured, keras.layers.Layer):
         float32 `(batch, samples // sequence_stride, num_mel_bins)`. A frame is masked where its middle is.
 
     Raises:
-        ValueError: If a size, `min_power`, `top_db` or `deviation` is not positive, the ends of the bands do not rise
-            from 0 to half of `sampling_rate`, or the audio has no float dtype, another rank or too few samples.
+        ValueError: If a size, `min_power` or `top_db` is not positive, the ends of the bands do not rise from 0 to half
+            of `sampling_rate`, or the audio has no float dtype, another rank or too few samples.
 
     >>> LogMelSpectrogram()(np.zeros((1, 16000), "float32")).shape
     TensorShape([1, 100, 80])
@@ -71,14 +69,12 @@ class LogMelSpectrogram(Configured, keras.layers.Layer):
         *,
         min_power=1e-10,
         top_db=80.0,
-        mean=-4.0,
-        deviation=4.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
         sizes = {"num_mel_bins": num_mel_bins, "sampling_rate": sampling_rate}
         check_positive(**sizes, fft_length=fft_length, sequence_stride=sequence_stride)
-        check_range(0, above=True, min_power=min_power, top_db=top_db, deviation=deviation)
+        check_range(0, above=True, min_power=min_power, top_db=top_db)
         self.max_freq = sampling_rate / 2 if max_freq is None else max_freq
         check_range(0, sampling_rate / 2, above=True, max_freq=self.max_freq)
         check_range(0, min_freq=min_freq)
@@ -91,8 +87,6 @@ class LogMelSpectrogram(Configured, keras.layers.Layer):
         self.min_freq = min_freq
         self.min_power = min_power
         self.top_db = top_db
-        self.mean = mean
-        self.deviation = deviation
         # A bfloat16 holds no quiet samples beside loud ones.
         self.autocast = False
         self.supports_masking = True
@@ -138,7 +132,7 @@ class LogMelSpectrogram(Configured, keras.layers.Layer):
     def normalized(self, y):
         """Raises the lowest logarithms of each row, and brings all to the range that a model reads."""
         y = ops.maximum(y, ops.max(y, axis=(1, 2), keepdims=True) - self.top_db / 10.0)
-        return (y - self.mean) / self.deviation
+        return (y + 4.0) / 4.0
 
     def _check(self, audio):
         """Raises `ValueError` for whole numbers, another rank, or audio that is too short to be reflected."""

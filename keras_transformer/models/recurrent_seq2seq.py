@@ -39,7 +39,6 @@ class RecurrentSeq2Seq(EncoderDecoder):
         num_layers: Number of layers of each stack.
         d_model: Width of embeddings and states.
         dropout: Share dropped in training, of the embeddings, between the layers, and of the attention's output.
-        share_embeddings: Whether source and target share one embedding; the vocabularies must then be one.
         output_bias: Whether each id has a bias in the output projection.
         pad_id: The id that fills rows up.
         bos_id: The id that starts a target.
@@ -57,8 +56,7 @@ class RecurrentSeq2Seq(EncoderDecoder):
         Logits, float32 `(batch, target_len, target_vocab_size)`; then the scores, where asked for.
 
     Raises:
-        ValueError: If a size is not positive, an id is not in the vocabulary, or embeddings are shared between
-            vocabularies of different sizes.
+        ValueError: If a size is not positive, or an id is not in the vocabulary.
 
     >>> model = RecurrentSeq2Seq(11, num_layers=1, d_model=4)
     >>> model({"source": np.ones((2, 5), "int32"), "target": np.ones((2, 3), "int32")}).shape
@@ -80,7 +78,6 @@ class RecurrentSeq2Seq(EncoderDecoder):
         num_layers=2,
         d_model=512,
         dropout=0.2,
-        share_embeddings=False,
         output_bias=False,
         pad_id=0,
         bos_id=2,
@@ -92,9 +89,7 @@ class RecurrentSeq2Seq(EncoderDecoder):
         self.attention = LuongAttention(dtype=policy, name="attention")
         self.drop = Dropout(dropout, dtype=policy, name="drop")
         options = {"output_dim": d_model, "scale": d_model**0.5, "dropout": dropout, "dtype": policy}
-        source, target = embeddings_of(
-            source_vocab_size, target_vocab_size, share_embeddings, output_bias, **options
-        )
+        source, target = embeddings_of(source_vocab_size, target_vocab_size, False, output_bias, **options)
         super().__init__(
             source,
             LSTMStack(num_layers, d_model, dropout, dtype=policy, name="encoder"),

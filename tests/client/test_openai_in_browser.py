@@ -135,7 +135,6 @@ def test_the_page_of_the_document_shows_an_answer_as_it_grows(url, tmp_path, is_
             {"chat": AsyncClient(url, "chat")},
             TEMPLATE,
             origins=[origin if is_named else SITE],
-            stream_tokens=4,
         )
         with running(app) as address:
             for old, new in (

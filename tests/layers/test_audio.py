@@ -47,7 +47,7 @@ def by_the_definition(layer, audio):
     frames = [padded[i : i + size] * window for i in range(0, len(padded) - size + 1, step)][:-1]
     power = np.abs(np.fft.rfft(frames)) ** 2
     y = np.log10(np.maximum(power @ layer.filters, layer.min_power))
-    return (np.maximum(y, y.max() - layer.top_db / 10) - layer.mean) / layer.deviation
+    return (np.maximum(y, y.max() - layer.top_db / 10) + 4) / 4
 
 
 OTHER = {
@@ -59,8 +59,6 @@ OTHER = {
     "max_freq": 3000.0,
     "min_power": 1e-6,
     "top_db": 30.0,
-    "mean": 0.5,
-    "deviation": 2.0,
 }
 
 

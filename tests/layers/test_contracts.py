@@ -338,9 +338,7 @@ CONFIGURED = [
     layers.GridPositions((2, 3), 100.0),
     layers.RelativeGridBias(3, (2, 3)),
     layers.ImagePreprocessing((2, 3), (0.1, 0.2), (0.3, 0.4), 0.5, "bicubic"),
-    layers.LogMelSpectrogram(
-        5, 8000, 64, 20, 50.0, 3000.0, min_power=1e-8, top_db=60.0, mean=-3.0, deviation=2.0
-    ),
+    layers.LogMelSpectrogram(5, 8000, 64, 20, 50.0, 3000.0, min_power=1e-8, top_db=60.0),
     layers.ConvolutionalSubsampling(6, (5, 3), (2, 2), "relu", "causal", layers.LearnedPositions(7), 0.3),
     layers.RelativePositionBias(3, 8, 20, bidirectional=False),
     *(cls(**PLAIN) for cls in (layers.EncoderLayer, layers.DecoderLayer)),
@@ -433,7 +431,7 @@ WRONG = {
     layers.LogMelSpectrogram: (
         {},
         *({name: 0} for name in ("num_mel_bins", "sampling_rate", "fft_length", "sequence_stride")),
-        *({name: 0.0} for name in ("min_power", "top_db", "deviation", "max_freq")),
+        *({name: 0.0} for name in ("min_power", "top_db", "max_freq")),
         {"min_freq": -1.0},
         {"max_freq": 8001.0},
         {"min_freq": 4000.0, "max_freq": 4000.0},

@@ -476,7 +476,6 @@ def test_wrong_arguments_are_named():
             {"positions": layers.RotaryPositions()},
             r"acts inside.*attention=MultiHeadAttention\(",
         ),
-        (lstm, {"share_embeddings": True}, "source_vocab_size=13, target_vocab_size=11"),
     ],
 )
 def test_arguments_that_do_not_fit_together_are_refused(make, arguments, message):
