@@ -15,8 +15,10 @@ from keras_transformer.huggingface.families.gated_layers import (
     kinds_from,
     kinds_of,
     rope_keys,
+    ropes_from,
     ropes_of,
     window_of,
+    windows_from,
 )
 from keras_transformer.huggingface.known_keys import DECODER
 from keras_transformer.huggingface.tensors import LayerNames, layer_tensors, matrix, norm
@@ -209,17 +211,18 @@ class DecoderFamily(Family):
             "activation": arguments["activation"],
             "use_bias": bool(arguments["feed_forward_bias"]),
         }
+        positions = ropes_from(config, kinds, self.thetas)
+        if self.rotated:
+            pairs = zip(positions, self.rotated(config), strict=True)
+            positions = [rope if is_rotated else None for rope, is_rotated in pairs]
         return gated_layers(
             layer_class,
-            config,
-            kinds,
+            windows_from(kinds, window),
+            positions,
             attention,
             feed_forward,
-            window,
-            self.thetas,
             dtype=dtype,
             **{name: arguments[name] for name in LAYER_ROWS},
-            rotated=self.rotated and self.rotated(config),
             **causal,
         )
 

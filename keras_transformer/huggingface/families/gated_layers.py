@@ -59,41 +59,24 @@ def ropes_of(layers):
 
 
 def gated_layers(
-    layer_class,
-    config,
-    kinds,
-    attention,
-    feed_forward,
-    window,
-    thetas=None,
-    first_norm=True,
-    rotated=None,
-    dtype=None,
-    **options,
+    layer_class, windows, positions, attention, feed_forward, first_norm=True, dtype=None, **options
 ):
     """Makes pre-norm layers with gated feed-forward networks.
 
     Args:
         layer_class: `EncoderLayer` or `DecoderLayer`.
-        config: The config.json, a dict.
-        kinds: The kind of each layer, a list of str.
-        attention: The arguments of each `MultiHeadAttention` that do not depend on the kind, a dict.
+        windows: The window of each layer, a list of int or None.
+        positions: The `RotaryPositions` of each layer, a list; None for a layer without.
+        attention: The other arguments of each `MultiHeadAttention`, a dict.
         feed_forward: The arguments of each `GatedFeedForward`, a dict.
-        window: `sliding_window` of the layers with one.
-        thetas: As `rope_of_kind` takes them; None for one wavelength.
         first_norm: Whether attention has a norm in the first layer too.
-        rotated: Whether each layer has rotary positions, a list; None where all have.
         dtype: The dtype of all parts.
         **options: The other arguments of each layer.
     """
     return [
         layer_class(
             attention=MultiHeadAttention(
-                **attention,
-                sliding_window=window if kind == SLIDING else None,
-                positions=_positions(config, kind, thetas) if rotated is None or rotated[i] else None,
-                dtype=dtype,
-                name="self_attention",
+                **attention, sliding_window=window, positions=rope, dtype=dtype, name="self_attention"
             ),
             feed_forward=GatedFeedForward(**feed_forward, dtype=dtype, name="feed_forward"),
             normalize_first=True,
@@ -102,13 +85,24 @@ def gated_layers(
             attention_norm=first_norm or i > 0,
             **options,
         )
-        for i, kind in enumerate(kinds)
+        for i, (window, rope) in enumerate(zip(windows, positions, strict=True))
     ]
 
 
-def _positions(config, kind, thetas):
-    """Makes the positions of a layer."""
-    return rope_of_kind(config, kind, thetas) if thetas else positions_from(config)
+def windows_from(kinds, window):
+    """Returns the window of each layer of these kinds, a list of int or None; `window` is that of `SLIDING`."""
+    return [window if kind == SLIDING else None for kind in kinds]
+
+
+def ropes_from(config, kinds, thetas=None):
+    """Makes the `RotaryPositions` of each layer of these kinds, a list.
+
+    Args:
+        config: The config.json, a dict.
+        kinds: The kind of each layer, a list of str.
+        thetas: As `rope_of_kind` takes them; None for one wavelength.
+    """
+    return [rope_of_kind(config, kind, thetas) if thetas else positions_from(config) for kind in kinds]
 
 
 def rope_of_kind(config, kind, theta_keys):

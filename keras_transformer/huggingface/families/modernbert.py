@@ -9,7 +9,9 @@ from keras_transformer.huggingface.families.gated_layers import (
     kinds_from,
     kinds_of,
     rope_keys,
+    ropes_from,
     window_of,
+    windows_from,
 )
 from keras_transformer.huggingface.families.heads import HeadNames
 from keras_transformer.huggingface.known_keys import ENCODER, ROPE
@@ -95,7 +97,8 @@ class ModernBertFamily(EncoderFamily):
         norms = {"norm": norm_kind(arguments), "layer_norm_epsilon": arguments["layer_norm_epsilon"]}
         options = {**norms, "first_norm": False, "dropout": 0.0, "dtype": dtype}
         kinds, window = kinds_from(config, layer_types), arguments["window"] // 2 + 1
-        layers = gated_layers(EncoderLayer, config, kinds, attention, feed_forward, window, THETAS, **options)
+        places = windows_from(kinds, window), ropes_from(config, kinds, THETAS)
+        layers = gated_layers(EncoderLayer, *places, attention, feed_forward, **options)
         return Encoder(layers, dtype=dtype, name="encoder")
 
     def other_keys(self, model):
