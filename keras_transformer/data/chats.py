@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_transformer.checks import check, check_choice
 from keras_transformer.data.corpus import read_lines
-from keras_transformer.data.packing import PackedTexts
+from keras_transformer.data.packing import PackedRows
 
 # The roles of the speakers in ShareGPT's files.
 ROLES = {
@@ -17,7 +17,7 @@ ROLES = {
 }
 
 
-class Chats(PackedTexts):
+class Chats(PackedRows):
     """Chats, to train a `LanguageModel` on their answers: a chat template writes them, and only answers are targets.
 
     The ids are those of `apply_chat_template` of transformers. Train with `MaskedCrossentropy(pad_id=-100)`, as -100 is
@@ -33,13 +33,13 @@ class Chats(PackedTexts):
         too_long: What happens to a chat that is longer than a row. "turns" ends it after the last answer that fits,
             and leaves it out if none does, with a warning. "skip" leaves it out, with a warning. "error" raises.
         variables: Further variables of the template, a dict such as `{"enable_thinking": False}`.
-        **options: `seed`, `pad_id` and `packed` of `PackedTexts`. With `packed=False` each row holds one chat.
+        **options: `seed`, `pad_id` and `packed` of `PackedRows`. With `packed=False` each row holds one chat.
 
     Attributes:
-        cut: Number of chats that end early. The others are those of `PackedTexts`.
+        cut: Number of chats that end early. The others are those of `PackedRows`.
 
     Raises:
-        ValueError: If a text of a chat makes a special token, or as `ChatTemplate.tokenize` and `PackedTexts` say.
+        ValueError: If a text of a chat makes a special token, or as `ChatTemplate.tokenize` and `PackedRows` say.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Chats(PackedTexts):
     ):
         check_choice(("turns", "skip", "error"), too_long=too_long)
         pairs = template.tokenize(conversations, tokenizer, **(variables or {}))
-        self.cut, documents, learned = 0, [], []
+        self.cut, texts = 0, []
         for ids, answers in pairs:
             # The inputs are all ids but the last one, the targets all but the first one.
             fitting = [end for _, end in answers if end <= length + 1]
@@ -66,17 +66,13 @@ class Chats(PackedTexts):
             mask = np.full(len(ids), not answers_only)
             for first, end in answers:
                 mask[first:end] = True
-            documents.append(ids)
-            learned.append(mask)
+            texts.append((ids, mask))
         super().__init__(
-            documents,
+            texts,
             length,
             batch_size,
             too_long="error" if too_long == "error" else "skip",
-            bos_id=None,
-            eos_id=None,
             target_pad_id=-100,
-            learned=learned,
             **options,
         )
 

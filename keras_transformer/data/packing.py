@@ -10,36 +10,31 @@ from keras_transformer.checks import check, check_positive
 from keras_transformer.data.epochs import dataset_of
 
 
-class PackedTexts:
-    """Texts packed into rows of a fixed length, to train a `LanguageModel` with little padding.
+class PackedRows:
+    """Texts, of which some ids are targets, packed into rows of a fixed length.
 
     Each text goes into one row. The texts are placed from the longest to the shortest, each into the row where it
     leaves the least room (best-fit decreasing). `segment_ids` number the texts of a row, so that the model lets no
     text attend to another and starts its positions at 0 (Krell et al., 2021, "Efficient Sequence Packing without
-    Cross-contamination"). The inputs of a text are `bos` and its ids; the targets are its ids and `eos`. The target of
-    padding is `target_pad_id`, which the loss ignores.
+    Cross-contamination"). The inputs are all ids of a text but the last one, its targets all but the first one.
 
     All epochs have the same rows. Their order depends only on `seed` and the number of the epoch.
 
     Args:
-        documents: List of texts, each a list of ids or an int array `(length,)`, without special ids.
+        texts: List of texts, each a pair: its ids, an int array `(length,)`; and which of them are targets, a bool
+            array `(length,)`. The model reads the others and does not learn to write them.
         length: Number of tokens in a row.
         batch_size: Number of rows in a batch. The last batch of an epoch is filled with rows of padding.
-        too_long: What happens to a text that is longer than a row. "split" cuts it into several texts; only the
-            first begins with `bos`, and only the last ends with `eos`. "skip" leaves it out, with a warning. "error"
-            raises.
+        too_long: What happens to a text that is longer than a row: "split", "skip" or "error".
         seed: Int, the seed of the order.
         pad_id: The id of padding in the inputs.
-        bos_id: The id before each text. With None there is none, and the first id of a text is not predicted.
-        eos_id: The id after each text. With None there is none, and the last id of a text is not an input.
-        target_pad_id: The target of padding; `pad_id` when None. No token may have this id as its target.
-        learned: Which ids of `documents` are targets, a list of bool arrays `(length,)`; all when None. The target of
-            the others is `target_pad_id`, so that the model reads them and does not learn to write them.
+        target_pad_id: The target of padding, and of ids that are no targets; `pad_id` when None. No token may have this
+            id as its target.
         packed: Whether a row may hold several texts.
 
     Attributes:
         kept: Number of texts that are in the rows.
-        skipped: Number of texts that are left out: too long, without an id, or without a target.
+        skipped: Number of texts that are left out: too long, or without a target.
         split: Number of texts that are cut.
         rows: Number of rows.
         steps: Number of batches in an epoch.
@@ -47,29 +42,24 @@ class PackedTexts:
         padding: Share of padding among all positions of an epoch, in [0, 1].
 
     Raises:
-        ValueError: If an argument is out of range, `documents` holds something other than lists of ids, a token has
+        ValueError: If an argument is out of range, `texts` holds something other than such pairs, a token has
             `target_pad_id` as its target, or no text is left.
 
-    >>> rows = PackedTexts([[5, 7, 11], [8], [13, 6]], length=6, batch_size=2)
-    >>> rows.rows, rows.padding
-    (2, 0.25)
-    >>> rows.batch([0])[0]["segment_ids"][0].tolist()
-    [1, 1, 1, 1, 2, 2]
+    >>> rows = PackedRows([([5, 7, 11, 3], [False, False, True, True])], length=4, batch_size=1)
+    >>> rows.batch([0])[1].tolist()
+    [[0, 11, 3, 0]]
     """
 
     def __init__(
         self,
-        documents,
+        texts,
         length,
         batch_size,
         *,
         too_long="split",
         seed=0,
         pad_id=0,
-        bos_id=2,
-        eos_id=3,
         target_pad_id=None,
-        learned=None,
         packed=True,
     ):
         check_positive(length=length, batch_size=batch_size)
@@ -81,14 +71,7 @@ class PackedTexts:
         self.batch_size = batch_size
         self.seed = seed
         self._pad_ids = pad_id, pad_id if target_pad_id is None else target_pad_id
-        documents = list(documents)
-        learned = [None] * len(documents) if learned is None else list(learned)
-        rule = "`learned` must have an array for each of the `documents`."
-        check(len(learned) == len(documents), rule, learned=len(learned), documents=len(documents))
-        texts = [_with_ends(*each, bos_id, eos_id) for each in zip(documents, learned, strict=True)]
-        # A blank text would teach that texts end at once.
-        ends = (bos_id is not None) + (eos_id is not None)
-        self._texts = self._selected(texts, max(2, 1 + ends), too_long)
+        self._texts = self._selected([_checked(*text) for text in texts], too_long)
         if any((_targets(text) == self._pad_ids[1]).any() for text in self._texts):
             raise ValueError(
                 "`target_pad_id` must not be the target of a token, because the loss would ignore that token. "
@@ -101,9 +84,9 @@ class PackedTexts:
         self.tokens = sum(len(_targets(text)) for text in self._texts)
         self.padding = 1.0 - sum(sizes) / (self.steps * batch_size * length)
 
-    def _selected(self, texts, shortest, too_long):
-        """Returns the texts to use, of `shortest` to `length + 1` ids. Counts the others and warns of them."""
-        usable = [text for text in texts if text.shape[1] >= shortest and len(_targets(text))]
+    def _selected(self, texts, too_long):
+        """Returns the texts to use, of at most `length + 1` ids. Counts the others and warns of them."""
+        usable = [text for text in texts if len(_targets(text))]
         fitting = [text for text in usable if text.shape[1] - 1 <= self.length]
         long = len(usable) - len(fitting)
         if long and too_long == "error":
@@ -189,27 +172,85 @@ class PackedTexts:
         return dataset_of(batches_of, self.steps, signature, first_epoch, epochs, first_step)
 
 
-def _with_ends(ids, learned, bos_id, eos_id):
-    """Returns the ids of a text with `bos_id` before and `eos_id` after, and which of them are targets.
+class PackedTexts(PackedRows):
+    """Texts packed into rows of a fixed length, to train a `LanguageModel` with little padding.
 
-    Returns:
-        int32 `(2, length)`: the ids, and 1 for each target.
+    The inputs of a text are `bos` and its ids; the targets are its ids and `eos`. The target of padding is
+    `target_pad_id`, which the loss ignores. `PackedRows` says which texts share a row.
+
+    Args:
+        documents: List of texts, each a list of ids or an int array `(length,)`, without special ids.
+        length: Number of tokens in a row.
+        batch_size: Number of rows in a batch. The last batch of an epoch is filled with rows of padding.
+        too_long: What happens to a text that is longer than a row. "split" cuts it into several texts; only the
+            first begins with `bos`, and only the last ends with `eos`. "skip" leaves it out, with a warning. "error"
+            raises.
+        seed: Int, the seed of the order.
+        pad_id: The id of padding in the inputs.
+        bos_id: The id before each text. With None there is none, and the first id of a text is not predicted.
+        eos_id: The id after each text. With None there is none, and the last id of a text is not an input.
+        target_pad_id: The target of padding; `pad_id` when None. No token may have this id as its target.
+
+    Attributes:
+        kept: Number of texts that are in the rows.
+        skipped: Number of texts that are left out: too long, or without an id to predict.
+        split: Number of texts that are cut.
+        rows: Number of rows.
+        steps: Number of batches in an epoch.
+        tokens: Number of targets in an epoch.
+        padding: Share of padding among all positions of an epoch, in [0, 1].
+
+    Raises:
+        ValueError: If an argument is out of range, `documents` holds something other than lists of ids, a token has
+            `target_pad_id` as its target, or no text is left.
+
+    >>> rows = PackedTexts([[5, 7, 11], [8], [13, 6]], length=6, batch_size=2)
+    >>> rows.rows, rows.padding
+    (2, 0.25)
+    >>> rows.batch([0])[0]["segment_ids"][0].tolist()
+    [1, 1, 1, 1, 2, 2]
     """
+
+    def __init__(
+        self,
+        documents,
+        length,
+        batch_size,
+        *,
+        too_long="split",
+        seed=0,
+        pad_id=0,
+        bos_id=2,
+        eos_id=3,
+        target_pad_id=None,
+    ):
+        bos, eos = ([] if end is None else [end] for end in (bos_id, eos_id))
+        texts = [_with_ends(ids, bos, eos) for ids in documents]
+        options = {"too_long": too_long, "seed": seed, "pad_id": pad_id, "target_pad_id": target_pad_id}
+        super().__init__(texts, length, batch_size, **options)
+
+
+def _with_ends(ids, bos, eos):
+    """Returns the ids of a text between two lists of ids, int `(length,)`, and which of them are targets."""
     ids = np.asarray(ids)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise ValueError(f"`documents` must hold lists of ids. Received: {ids!r:.200}.")
-    learned = np.ones(len(ids), bool) if learned is None else np.asarray(learned)
-    rule = "`learned` must hold a bool for each id of a text."
-    check(
-        (learned.dtype == bool or not ids.size) and learned.shape == ids.shape, rule, learned=learned, ids=ids
-    )
-    bos, eos = ([] if end is None else [end] for end in (bos_id, eos_id))
-    every = np.concatenate([[True] * len(bos), learned, [True] * len(eos)])
-    return np.stack([np.concatenate([bos, ids, eos]), every]).astype("int32")
+    ids_and_ends = np.concatenate([bos, ids, eos]).astype("int32")
+    # A blank text would teach that texts end at once.
+    return ids_and_ends, np.full(len(ids_and_ends), ids.size > 0)
+
+
+def _checked(ids, learned):
+    """Returns a text as int32 `(2, length)`: its ids, and 1 for each that is a target."""
+    ids, learned = np.asarray(ids), np.asarray(learned)
+    fits = ids.ndim == 1 and (not ids.size or (ids.dtype.kind in "iu" and learned.dtype == bool))
+    rule = "`texts` must hold pairs of ids and of a bool for each of them, whether it is a target."
+    check(fits and ids.shape == learned.shape, rule, ids=ids, learned=learned)
+    return np.stack([ids, learned]).astype("int32")
 
 
 def _targets(text):
-    """Returns the ids that a text of `_with_ends` has as targets."""
+    """Returns the targets of a text, int32 `(2, length)`: its ids, and 1 for each that is one."""
     return text[0, 1:][text[1, 1:] == 1]
 
 

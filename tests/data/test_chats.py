@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from contracts import check_refused
 
-from keras_transformer.data import Chats, PackedTexts, read_chats
+from keras_transformer.data import Chats, read_chats
 from keras_transformer.huggingface import ChatTemplate
 from keras_transformer.text import BytePairTokenizer
 from keras_transformer.text.byte_pair import BYTE_CHARACTERS
@@ -121,5 +121,3 @@ def test_wrong_arguments_are_named():
         "batch_size": 1,
     }
     check_refused(Chats, {"too_long": "split"}, **right)
-    texts = {"documents": [[5, 7]], "length": 4, "batch_size": 1, "learned": [[True, False]]}
-    check_refused(PackedTexts, {"learned": [[True]]}, {"learned": []}, {"learned": [[1, 0]]}, **texts)

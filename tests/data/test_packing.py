@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer import layers
-from keras_transformer.data import PackedTexts
+from keras_transformer.data import PackedRows, PackedTexts
 from keras_transformer.data.packing import best_fit_decreasing
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy
@@ -134,8 +134,14 @@ def test_padding_that_is_a_tokens_target_is_refused():
 
 
 def test_wrong_arguments_are_named():
-    right = {"documents": [[5]], "length": 4, "batch_size": 1}
-    check_refused(PackedTexts, {"length": 0}, {"batch_size": 0}, {"too_long": "cut"}, **right)
+    sizes = {"length": 4, "batch_size": 1}
+    check_refused(
+        PackedTexts, {"length": 0}, {"batch_size": 0}, {"too_long": "cut"}, documents=[[5]], **sizes
+    )
+    wrong = ([1, 0], [True], [[True, True]])
+    check_refused(
+        PackedRows, *({"texts": [([5, 7], each)]} for each in wrong), texts=[([5, 7], [True, True])], **sizes
+    )
     for documents, message in (([], "0 texts"), ([["a"]], "lists of ids"), ([[[1, 2]]], "lists of ids")):
         with pytest.raises(ValueError, match=message):
             PackedTexts(documents, 4, 1)
