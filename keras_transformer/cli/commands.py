@@ -330,17 +330,19 @@ def show(options):
 
 def convert(options):
     """Converts a Hugging Face folder to a folder that this library serves, or the other way round."""
-    from keras_transformer.cli.convert import convert
+    from keras_transformer.cli.convert import convert, convert_back, is_huggingface
 
-    servable = convert(
-        options.source,
-        options.target,
-        options.pairs,
-        options.tokenizers,
-        sys.stderr.isatty(),
-        **options_among(options, "source_language", "target_language", "precision", "chat", "base"),
-    )
-    kind = "Hugging Face checkpoint" if servable is None else type(servable).__name__
+    folders = options.source, options.target
+    names = "source_language", "target_language", "precision", "chat", "base", "pairs"
+    given = {name: value for name, value in options_among(options, *names).items() if value}
+    if is_huggingface(options.source):
+        kind = type(convert(*folders, verbose=sys.stderr.isatty(), **given)).__name__
+    else:
+        for name in given:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} is for a Hugging Face folder. Received: {options.source}.")
+        convert_back(*folders, options.tokenizers)
+        kind = "Hugging Face checkpoint"
     progress.info(f"{kind}, {options.target}")
     print(options.target)
 

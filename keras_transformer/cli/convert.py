@@ -41,65 +41,75 @@ DEFAULT_LENGTH = 256
 EMBEDDER_OPTIONS = ("pooling", "normalize", "prompt", "max_source_length")
 
 
+def is_huggingface(folder):
+    """Returns whether a folder is a Hugging Face folder: a checkpoint, or an adapter of PEFT."""
+    return any((Path(folder) / name).exists() for name in (CONFIG, ADAPTER_CONFIG))
+
+
 def convert(
     source,
     target,
     pairs=False,
-    tokenizers=True,
     verbose=False,
     *,
     source_language=None,
     target_language=None,
-    precision=None,
+    precision="float32",
     chat=False,
     base=None,
     **kwargs,
 ):
-    """Converts a Hugging Face folder to a folder that `keras-transformer export` reads, or the other way round.
+    """Converts a Hugging Face folder to a folder that `keras-transformer export` reads.
 
-    A folder with config.json is a Hugging Face folder. So is an adapter of PEFT, which is merged into its base model.
-    Nothing is downloaded.
+    An adapter of PEFT is merged into its base model. Nothing is downloaded.
 
     Args:
-        source: A Hugging Face folder, the folder of a run, or a folder that `save` wrote; a path.
+        source: A Hugging Face folder, a path.
         target: The new folder, a path. It appears whole or not at all.
         pairs: Whether a text classifier classifies pairs of texts, a bool. A checkpoint does not say.
-        tokenizers: Whether a Hugging Face folder gets the tokenizers too, a bool. Hugging Face has no format for some
-            tokenizers; those raise.
-        verbose: Whether to show a progress bar on stderr while a Hugging Face folder is read, a bool.
+        verbose: Whether to show a progress bar on stderr while the folder is read, a bool.
         source_language: The language that a multilingual model translates from, such as "deu_Latn"; None for the one
             that the checkpoint names.
         target_language: The language that it translates into, likewise.
-        precision: "int8" to quantize the matrices of a Hugging Face folder while they are read; None for float32.
+        precision: "float32"; or "int8" to quantize the matrices while they are read.
         chat: Whether a language model reads prompts of its `ChatTemplate`, whose special tokens get their ids; a bool.
         base: For a `source` with adapter_config.json, the folder of the adapter's base model; None for the one that the
             file names.
-        **kwargs: Further arguments of `from_huggingface` or `to_huggingface`.
+        **kwargs: Further arguments of `from_huggingface`.
 
     Returns:
-        The model with its tokenizers (a `Translator`, a `Classifier`, ...) that `target` holds now. None if `target`
-        is a Hugging Face folder.
+        The model with its tokenizers (a `Translator`, a `Classifier`, ...) that `target` holds now.
 
     Raises:
-        ValueError: If `source` is not such a folder, `target` exists, or `from_huggingface` or `to_huggingface` refuses
-            the model or its tokenizers.
+        ValueError: If `source` is not such a folder, `target` exists, or `from_huggingface` refuses the model or its
+            tokenizers.
     """
-    source, target = Path(source), Path(target)
-    if target.exists():
-        raise ValueError(f"`target` must not exist yet. Received: {target}.")
-    if not source.is_dir():
-        raise ValueError(f"`source` must be a folder; nothing is downloaded. Received: {source}.")
-    if (source / CONFIG).exists() or (source / ADAPTER_CONFIG).exists():
-        languages = {"source_language": source_language, "target_language": target_language}
-        kwargs = {**kwargs, "verbose": verbose, "precision": precision or "float32"}
-        with joined(source, base) as whole:
-            servable = _read_huggingface(whole, pairs, languages, chat, kwargs)
-        servable.save(target)
-        log.info("converted", extra={"folder": str(target), "servable": type(servable).__name__})
-        return servable
-    for name, given in (("precision", precision is not None), ("chat", chat), ("base", base is not None)):
-        if given:
-            raise ValueError(f"`{name}` is for a Hugging Face folder as `source`. Received: {source}.")
+    _check_folders(source, target)
+    rule = f"`source` must be a Hugging Face folder, with {CONFIG} or {ADAPTER_CONFIG}."
+    check(is_huggingface(source), rule, source=str(source))
+    languages = {"source_language": source_language, "target_language": target_language}
+    kwargs = {**kwargs, "verbose": verbose, "precision": precision}
+    with joined(Path(source), base) as whole:
+        servable = _read_huggingface(whole, pairs, languages, chat, kwargs)
+    servable.save(target)
+    log.info("converted", extra={"folder": str(target), "servable": type(servable).__name__})
+    return servable
+
+
+def convert_back(source, target, tokenizers=True):
+    """Converts a folder that `keras-transformer export` reads to a Hugging Face folder.
+
+    Args:
+        source: The folder of a run, or a folder that `save` wrote; a path.
+        target: The new folder, a path. It appears whole or not at all.
+        tokenizers: Whether the new folder gets the tokenizers too, a bool. Hugging Face has no format for some
+            tokenizers; those raise.
+
+    Raises:
+        ValueError: If `source` is not such a folder, `target` exists, or `to_huggingface` refuses the model or its
+            tokenizers.
+    """
+    _check_folders(source, target)
     servable = load(source)
     given = {"tokenizers": servable.tokenizers if tokenizers else None}
     if isinstance(servable, Embedder):
@@ -107,13 +117,20 @@ def convert(
         given["files"] = embedder_files(servable.model, **options)
     elif isinstance(servable, ImageClassifier) and servable.labels is not None:
         given["config"] = label_keys(len(servable.labels), servable.labels)
-    to_huggingface(servable.model, target, **{**given, **kwargs})
+    to_huggingface(servable.model, target, **given)
     if not isinstance(servable, Embedder):
-        _name_lost_options(servable, target)
+        _name_lost_options(servable, Path(target))
     elif servable.dimensions is not None:
         log.warning("the folder makes whole vectors: `dimensions` of the Embedder is not in it")
     log.info("converted", extra={"folder": str(target), "servable": "Hugging Face checkpoint"})
-    return None
+
+
+def _check_folders(source, target):
+    """Raises `ValueError` unless `source` is a folder and `target` does not exist."""
+    if Path(target).exists():
+        raise ValueError(f"`target` must not exist yet. Received: {target}.")
+    if not Path(source).is_dir():
+        raise ValueError(f"`source` must be a folder; nothing is downloaded. Received: {source}.")
 
 
 def _name_lost_options(servable, folder):

@@ -11,7 +11,7 @@ from contracts import randomized
 from tiny_bert import ids_of, new_bert, write_bert
 
 from keras_transformer.cli import main
-from keras_transformer.cli.convert import convert
+from keras_transformer.cli.convert import convert, convert_back
 from keras_transformer.decoding import Beam
 from keras_transformer.huggingface import from_huggingface, to_huggingface
 from keras_transformer.models import T5, ClassificationHead
@@ -40,7 +40,7 @@ def test_a_checkpoint_is_converted_to_a_classifier_and_back(bert, tmp_path):
     found = load(tmp_path / "served").classify(TEXTS)
     assert found == servable.classify(TEXTS)
     assert {label for label, _ in found} <= {"sad", "glad"}
-    assert convert(tmp_path / "served", tmp_path / "back") is None
+    convert_back(tmp_path / "served", tmp_path / "back")
     again, before = (from_huggingface(folder).get_weights() for folder in (tmp_path / "back", bert))
     for found, expected in zip(again, before, strict=True):
         np.testing.assert_array_equal(found, expected)
@@ -104,12 +104,16 @@ def test_an_image_classifier_needs_no_tokenizer(tmp_path):
     assert load(tmp_path / "served").labels == names
 
 
-def test_unusable_folder_is_refused_and_nothing_written(bert, tmp_path):
+def test_unusable_folder_is_refused_and_nothing_written(bert, tmp_path, capsys):
     with pytest.raises(ValueError, match="`target` must not exist yet"):
         convert(bert, tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="with none of them"):
+    with pytest.raises(ValueError, match="must be a Hugging Face folder, with"):
         convert(tmp_path / "empty", tmp_path / "new")
+    assert main(["convert", "--source-language", "de", str(tmp_path / "empty"), str(tmp_path / "new")]) == 2
+    assert "--source-language is for a Hugging Face folder" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="with none of them"):
+        convert_back(tmp_path / "empty", tmp_path / "new")
     with pytest.raises(ValueError, match="nothing is downloaded"):
         convert("bert-base-uncased", tmp_path / "new")
     with pytest.raises(ValueError, match="convert it first with `keras-transformer convert`"):

@@ -242,8 +242,6 @@ def test_other_templates_and_models_are_refused(tmp_path):
     folder = folder_of("qwen2", tmp_path / "model")
     with pytest.raises(ValueError, match=r"chat template 'tool_use', in chat_template\.jinja"):
         chat_template_from_huggingface(folder, "tool_use")
-    with pytest.raises(ValueError, match="`chat` is for a Hugging Face folder"):
-        convert(tmp_path, tmp_path / "own", chat=True)
     with pytest.raises(ValueError, match="not a template of Jinja"):
         ChatTemplate("{% if %}")
     (folder / "config.json").write_text('{"model_type": "bert"}')

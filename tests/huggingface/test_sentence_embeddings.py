@@ -9,7 +9,7 @@ from families import BERT, own_model
 from pieces import sentence_modules
 from safetensors.numpy import save_file
 
-from keras_transformer.cli.convert import convert
+from keras_transformer.cli.convert import convert, convert_back
 from keras_transformer.execution.int8 import OneProduct
 from keras_transformer.huggingface import (
     embedder_files,
@@ -68,7 +68,7 @@ def test_vectors_are_those_of_sentence_transformers(kind, mode, normalize, promp
     assert isinstance(again, Embedder)
     assert again.describe() == embedder.describe()
     assert (again.normalize, again.prompt) == (normalize, prompts.get(prompt, ""))
-    convert(tmp_path / "own", tmp_path / "back")
+    convert_back(tmp_path / "own", tmp_path / "back")
     back = library.SentenceTransformer(str(tmp_path / "back"), device="cpu")
     np.testing.assert_allclose(back.encode(TEXTS), expected.encode(TEXTS), atol=1e-6)
 
