@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 import tqdm
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check, check_choice, check_positive
 from keras_transformer.execution import native
 from keras_transformer.execution.inference import has_int8_weights
 from keras_transformer.files import check_local, locked, remove_temporaries, replaced
@@ -31,29 +31,11 @@ SHORTEST = 16
 PACKAGES = ("tensorflow-text", "sentencepiece")
 
 
-def export(
-    servable,
-    folder,
-    version=1,
-    xla=False,
-    *,
-    precision="float32",
-    signatures=None,
-    batch_sizes=None,
-    source_lengths=None,
-    warmup=True,
-    check=True,
-    verbose=False,
-):
-    """Writes a SavedModel for TensorFlow Serving, `folder/version/`. TensorFlow and tensorflow-text can load it.
-
-    `assets.extra/export.json` describes it: the inputs and outputs of each signature, the strategy, the limits, the
-    largest number of tokens of an answer (`longest_output`), and the versions of the packages.
+class ServedGraph:
+    """The graph of an export: the functions of some signatures, which a server runs.
 
     Args:
-        servable: A `Servable`, such as a `Translator`. The export has its strategy, constraints and limits.
-        folder: The base path of the model; created when missing.
-        version: Positive int.
+        servable: A `Servable`, such as a `Translator`. The graph has its strategy, constraints and limits.
         xla: False for a graph without any XLA op or compiled function, which every server runs. True for a graph that
             XLA compiles for a few fixed shapes; tensorflow_model_server then needs `--xla_cpu_compilation_enabled`.
         precision: "float32", "bfloat16" or "int8". bfloat16 stores matrices in half the bytes, and computes in float32.
@@ -65,109 +47,176 @@ def export(
             steps. With `xla=True`, a step is padded to one of these sizes.
         source_lengths: Increasing ints, the lengths in tokens to which sources are padded with `xla=True`. The last is
             `max_source_length`. None for 16, 32, 64 and so on up to `max_source_length`.
-        warmup: Whether to write warm-up requests, which a server answers before it serves the version.
-        check: Whether to load the export and compare its answers with the model's before it appears: of each signature,
-            with `xla=True` of the first one.
-        verbose: Whether to show a progress bar on stderr.
-
-    Returns:
-        The `Path` of the version. It appears whole or not at all.
 
     Raises:
-        ValueError: If the version exists or is not positive, an argument is out of range, the graph holds an op that
-            a stock server does not have, or the export answers otherwise than the model.
+        ValueError: If an argument is out of range.
     """
-    started = time.monotonic()
-    path = path_of_new_version(folder, version)
-    if source_lengths and not xla:
-        raise ValueError(
-            "`source_lengths` is for a compiled search, `xla=True`. "
-            f"Received: source_lengths={list(source_lengths)}."
-        )
-    if isinstance(signatures, str) or (
-        xla and signatures is not None and "serving_default" not in signatures
+
+    def __init__(
+        self,
+        servable,
+        xla=False,
+        *,
+        precision="float32",
+        signatures=None,
+        batch_sizes=None,
+        source_lengths=None,
     ):
-        raise ValueError(
+        rule = "`source_lengths` is for a compiled search, `xla=True`."
+        check(xla or not source_lengths, rule, source_lengths=source_lengths)
+        check(
+            not isinstance(signatures, str)
+            and (not xla or signatures is None or "serving_default" in signatures),
             "`signatures` must be a list of names, with 'serving_default' where `xla=True`: its warm-up compiles all "
-            f"shapes. Received: signatures={signatures!r:.200}, xla={xla}."
+            "shapes.",
+            signatures=signatures,
+            xla=xla,
         )
-    if precision not in PRECISIONS:
-        raise ValueError(f"`precision` must be one of {PRECISIONS}. Received: precision={precision!r}.")
-    if precision == "int8" and xla:
-        raise ValueError("XLA has no fast int8 product for CPUs. Received: precision='int8', xla=True.")
-    if precision == "int8" and not native.has_int8_product():
-        raise ValueError(
+        check_choice(PRECISIONS, precision=precision)
+        rule = "XLA has no fast int8 product for CPUs."
+        check(not (precision == "int8" and xla), rule, precision=precision, xla=xla)
+        check(
+            precision != "int8" or native.has_int8_product(),
             "`precision='int8'` must be exported by TensorFlow for Linux on x86-64, where no GPU is visible "
-            f"(CUDA_VISIBLE_DEVICES=-1). Received: devices={keras.distribution.list_devices()}."
+            "(CUDA_VISIBLE_DEVICES=-1).",
+            devices=keras.distribution.list_devices(),
         )
-    batch_sizes = _increasing("batch_sizes", batch_sizes or BATCH_SIZES)
-    longest = servable.max_source_length
-    if xla and longest is None:
-        raise ValueError(
-            f"`xla` is for servables that read texts, no {type(servable).__name__}. Received: xla={xla}."
-        )
-    lengths = _increasing("source_lengths", source_lengths or _doubled(SHORTEST, longest or SHORTEST))
-    if xla and lengths[-1] != longest:
-        raise ValueError(
-            f"`source_lengths` must end with max_source_length={longest}. Received: source_lengths={lengths}."
-        )
-    shapes = [(size, length) for length in lengths for size in batch_sizes]
-    if not xla:
-        # A graph that is not compiled gains nothing from other shapes.
-        shapes = shapes[:1]
-    if warmup and len(shapes) > MAX_REQUESTS:
-        raise ValueError(
-            f"`batch_sizes` times `source_lengths` must be at most {MAX_REQUESTS}: a server refuses more warm-up "
-            f"requests. Received: {len(batch_sizes)} times {len(lengths)}."
-        )
-    if precision == "int8" and not has_int8_weights(servable.model):
-        servable = servable.changed(model=quantized_copy(servable.model))
-    narrow = precision == "bfloat16" and not has_int8_weights(servable.model)
-    weights_function, module = store_weights(servable.model, narrow)
-    module.tokenizers = list(servable.tokenizers)
-    makers = servable.signatures(batch_sizes, lengths if xla else None, weights_function).functions()
-    makers = _chosen(makers, signatures, servable.signatures_class.on_request)
-    with (
-        tqdm.tqdm(total=len(makers) + 2, unit="step", disable=not verbose, leave=False) as bar,
-        locked(folder),
-    ):
-        # Those of an export that was killed.
-        remove_temporaries(folder)
-        functions = {}
-        with native.inference_graph():
-            for name in list(makers):
-                bar.set_description(f"tracing {name}")
-                # Concrete functions, or `save` would trace each function once more.
-                functions[name] = makers.pop(name).get_concrete_function()
-                bar.update()
-        with replaced(path) as temporary:
-            bar.set_description("saving")
-            write_saved_model(module, functions, temporary, xla)
-            bar.update()
-            bar.set_description("checking")
-            extra = temporary / "assets.extra"
-            extra.mkdir()
-            if not xla:
-                write_server_config(extra)
-            description = _description(
-                servable, functions, xla, precision, batch_sizes, lengths if xla else None
+        longest = servable.max_source_length
+        rule = f"`xla` is for servables that read texts, no {type(servable).__name__}."
+        check(not xla or longest is not None, rule, xla=xla)
+        self.batch_sizes = _increasing("batch_sizes", batch_sizes or BATCH_SIZES)
+        lengths = _increasing("source_lengths", source_lengths or _doubled(SHORTEST, longest or SHORTEST))
+        rule = f"`source_lengths` must end with max_source_length={longest}."
+        check(not xla or lengths[-1] == longest, rule, source_lengths=lengths)
+        self.xla, self.source_lengths = xla, lengths if xla else None
+        self._precision, self._names = precision, signatures
+        # A graph that is not compiled gains nothing from requests of other shapes.
+        shapes = [(size, length) for length in lengths for size in self.batch_sizes]
+        self.shapes = shapes if xla else shapes[:1]
+        self.checked_shape = (self.batch_sizes[0] if xla else 2, lengths[0])
+        int8 = precision == "int8" and not has_int8_weights(servable.model)
+        self.servable = servable.changed(model=quantized_copy(servable.model)) if int8 else servable
+
+    @property
+    def precision(self):
+        """The precision of the weights."""
+        return "int8" if has_int8_weights(self.servable.model) else self._precision
+
+    def write(self, path, warmup=True, check=True, verbose=False):
+        """Writes the graph as a SavedModel.
+
+        Args:
+            path: A new `pathlib.Path`, `folder/version`. It appears whole or not at all.
+            warmup: Whether to write warm-up requests, which a server answers before it serves the version.
+            check: Whether to load the export and compare its answers with the model's before it appears: of each
+                signature, with `xla=True` of the first one.
+            verbose: Whether to show a progress bar on stderr.
+
+        Raises:
+            ValueError: If a signature is unknown, the warm-up has too many requests, the graph holds an op that a stock
+                server does not have, or the export answers otherwise than the model.
+        """
+        started = time.monotonic()
+        if warmup and len(self.shapes) > MAX_REQUESTS:
+            raise ValueError(
+                f"`batch_sizes` times `source_lengths` must be at most {MAX_REQUESTS}: a server refuses more warm-up "
+                f"requests. Received: {len(self.batch_sizes)} times {len(self.source_lengths)}."
             )
-            if warmup:
-                write_warmup(extra, _requests(servable, shapes, functions))
-            description["files"] = hashes(temporary)
-            (temporary / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-            if check:
-                requests = _requests(servable, [(batch_sizes[0] if xla else 2, lengths[0])], functions)
-                requests = itertools.islice(map(_uneven, requests), 1 if xla else None)
-                draws = getattr(getattr(servable, "strategy", None), "seed", 0) is None
-                check_answers(
-                    temporary, functions, requests, draws, afresh=description["precision"] == "int8"
+        weights_function, module = store_weights(self.servable.model, self.precision == "bfloat16")
+        module.tokenizers = list(self.servable.tokenizers)
+        makers = self._makers(weights_function)
+        with (
+            tqdm.tqdm(total=len(makers) + 2, unit="step", disable=not verbose, leave=False) as bar,
+            locked(path.parent),
+        ):
+            # Those of an export that was killed.
+            remove_temporaries(path.parent)
+            functions = {}
+            with native.inference_graph():
+                for name in list(makers):
+                    bar.set_description(f"tracing {name}")
+                    # Concrete functions, or `save` would trace each function once more.
+                    functions[name] = makers.pop(name).get_concrete_function()
+                    bar.update()
+            with replaced(path) as temporary:
+                bar.set_description("saving")
+                write_saved_model(module, functions, temporary, self.xla)
+                bar.update()
+                bar.set_description("checking")
+                extra = temporary / "assets.extra"
+                extra.mkdir()
+                if not self.xla:
+                    write_server_config(extra)
+                description = self._description(functions)
+                if warmup:
+                    write_warmup(extra, self._requests(self.shapes, functions))
+                description["files"] = hashes(temporary)
+                (temporary / DESCRIPTION).write_text(
+                    json.dumps(description, indent=2) + "\n", encoding="utf-8"
                 )
-    seconds = round(time.monotonic() - started, 3)
-    log.info(
-        "exported", extra={"folder": str(path), "precision": description["precision"], "seconds": seconds}
-    )
-    return path
+                if check:
+                    self._check(temporary, functions)
+        seconds = round(time.monotonic() - started, 3)
+        log.info("exported", extra={"folder": str(path), "precision": self.precision, "seconds": seconds})
+
+    def _makers(self, weights_function):
+        """Returns the makers of the chosen signatures, a dict; raises `ValueError` for unknown names and for none."""
+        signatures = self.servable.signatures(self.batch_sizes, self.source_lengths, weights_function)
+        makers, chosen = signatures.functions(), self._names
+        chosen = makers.keys() - {*signatures.on_request} if chosen is None else set(chosen)
+        rule = f"`signatures` must be names of {list(makers)}."
+        check(chosen and chosen <= makers.keys(), rule, signatures=self._names)
+        return {name: maker for name, maker in makers.items() if name in chosen}
+
+    def _requests(self, shapes, names):
+        """Yields the warm-up requests of the signatures of these names."""
+        return (request for request in self.servable.warmup_requests(shapes) if request[0] in names)
+
+    def _check(self, folder, functions):
+        """Raises `ValueError` unless the export in a folder answers as the functions do."""
+        requests = itertools.islice(
+            map(_uneven, self._requests([self.checked_shape], functions)), 1 if self.xla else None
+        )
+        draws = getattr(getattr(self.servable, "strategy", None), "seed", 0) is None
+        check_answers(folder, functions, requests, draws, afresh=self.precision == "int8")
+
+    def _description(self, functions):
+        """Returns the content of `export.json`, a dict."""
+        signatures = {}
+        for name, function in functions.items():
+            arguments, keywords = function.structured_input_signature
+            inputs = {**{spec.name: spec for spec in arguments}, **keywords}
+            signatures[name] = {
+                "about": self.servable.signatures_class.descriptions[name],
+                "inputs": _specs(inputs),
+                "outputs": _specs(function.structured_outputs),
+            }
+        return {
+            "format": 1,
+            "signatures": signatures,
+            "servable": type(self.servable).__name__,
+            "arguments": self.servable.describe(),
+            "longest_output": self.servable.longest_output,
+            "xla": self.xla,
+            "batch_sizes": self.batch_sizes,
+            "source_lengths": self.source_lengths,
+            "precision": self.precision,
+            "weights": {
+                "parameters": self.servable.model.count_params(),
+                "sha256": fingerprint(self.servable.model),
+            },
+            "versions": {
+                "keras_transformer": __version__,
+                # A nightly build is a package of another name, so `metadata.version` would not find it.
+                "keras": keras.__version__,
+                "tensorflow": tf.__version__,
+                **{name: metadata.version(name) for name in PACKAGES},
+            },
+        }
+
+
+def _specs(tensors):
+    return {name: {"dtype": spec.dtype.name, "shape": spec.shape.as_list()} for name, spec in tensors.items()}
 
 
 def path_of_new_version(folder, version):
@@ -191,11 +240,6 @@ def path_of_new_version(folder, version):
     return path
 
 
-def _requests(servable, shapes, names):
-    """Yields the warm-up requests of the signatures of these names."""
-    return (request for request in servable.warmup_requests(shapes) if request[0] in names)
-
-
 def _uneven(request):
     """Returns a request whose last text is half as long as the others."""
     signature, inputs = request
@@ -204,63 +248,6 @@ def _uneven(request):
         *others, last = values
         cut[name] = [*others, last[: len(last) // 2]] if isinstance(last, str) else values
     return signature, cut
-
-
-def _chosen(makers, signatures, on_request):
-    """Returns the makers of the chosen signatures; raises `ValueError` for unknown names and for none.
-
-    Args:
-        makers: A dict from each name to a function.
-        signatures: List of names; None for all but those of `on_request`.
-        on_request: Names.
-    """
-    chosen = makers.keys() - {*on_request} if signatures is None else set(signatures)
-    if not chosen or not chosen <= makers.keys():
-        raise ValueError(
-            f"`signatures` must be names of {list(makers)}. Received: signatures={signatures!r:.200}."
-        )
-    return {name: maker for name, maker in makers.items() if name in chosen}
-
-
-def _description(servable, functions, xla, precision, batch_sizes, source_lengths):
-    """Returns the content of `export.json`, a dict."""
-
-    def specs(tensors):
-        return {
-            name: {"dtype": spec.dtype.name, "shape": spec.shape.as_list()} for name, spec in tensors.items()
-        }
-
-    signatures = {}
-    for name, function in functions.items():
-        arguments, keywords = function.structured_input_signature
-        inputs = {**{spec.name: spec for spec in arguments}, **keywords}
-        signatures[name] = {
-            "about": servable.signatures_class.descriptions[name],
-            "inputs": specs(inputs),
-            "outputs": specs(function.structured_outputs),
-        }
-    return {
-        "format": 1,
-        "signatures": signatures,
-        "servable": type(servable).__name__,
-        "arguments": servable.describe(),
-        "longest_output": servable.longest_output,
-        "xla": xla,
-        "batch_sizes": batch_sizes,
-        "source_lengths": source_lengths,
-        "precision": "int8" if has_int8_weights(servable.model) else precision,
-        "weights": {
-            "parameters": servable.model.count_params(),
-            "sha256": fingerprint(servable.model),
-        },
-        "versions": {
-            "keras_transformer": __version__,
-            # A nightly build is a package of another name, so `metadata.version` would not find it.
-            "keras": keras.__version__,
-            "tensorflow": tf.__version__,
-            **{name: metadata.version(name) for name in PACKAGES},
-        },
-    }
 
 
 def _doubled(first, last):

@@ -17,7 +17,7 @@ from keras_transformer.execution.inference import KeepsFunctions
 from keras_transformer.layers.base import arguments_by_name
 from keras_transformer.models.generation import SOURCE_LENGTH_STEP
 from keras_transformer.models.loading import names_of
-from keras_transformer.serving.export import export
+from keras_transformer.serving.export import ServedGraph, path_of_new_version
 from keras_transformer.serving.folders import Saving
 
 COMPILED_BATCH_SIZES = [2**k for k in range(13)]
@@ -251,15 +251,21 @@ class Servable(KeepsFunctions, Saving):
         lengths = [*range(step, longest, step), longest]
         return self.signatures(COMPILED_BATCH_SIZES, lengths).functions()[signature]
 
-    def export(self, folder, version=1, xla=False, **options):
-        """Writes a SavedModel for TensorFlow Serving, `folder/version/`.
+    def export(self, folder, version=1, xla=False, *, warmup=True, check=True, verbose=False, **options):
+        """Writes a SavedModel for TensorFlow Serving, `folder/version/`. TensorFlow and tensorflow-text can load it.
+
+        `assets.extra/export.json` describes it: the inputs and outputs of each signature, the strategy, the limits, the
+        largest number of tokens of an answer (`longest_output`), and the versions of the packages.
 
         Args:
             folder: The base path of the model; created when missing.
             version: Positive int.
             xla: False for a graph without any XLA op, which every server runs. True for a graph that XLA compiles.
-            **options: `precision`, `signatures`, `batch_sizes`, `source_lengths`, `warmup`, `check` and `verbose` of
-                `serving.export.export`.
+            warmup: Whether to write warm-up requests, which a server answers before it serves the version.
+            check: Whether to load the export and compare its answers with the model's before it appears: of each
+                signature, with `xla=True` of the first one.
+            verbose: Whether to show a progress bar on stderr.
+            **options: `precision`, `signatures`, `batch_sizes` and `source_lengths` of `serving.export.ServedGraph`.
 
         Returns:
             The `Path` of the version. It appears whole or not at all.
@@ -268,7 +274,9 @@ class Servable(KeepsFunctions, Saving):
             ValueError: If the version exists or is not positive, an option is out of range, or the graph holds an op
                 that a stock server does not have.
         """
-        return export(self, folder, version, xla, **options)
+        path = path_of_new_version(folder, version)
+        ServedGraph(self, xla, **options).write(path, warmup, check, verbose)
+        return path
 
 
 def with_unknown(answers):
