@@ -208,11 +208,11 @@ def batches_of(pairs, tokenizers, recipe, **options):
     special = {name: getattr(tokenizers[1], name) for name in ("pad_id", "bos_id", "eos_id")}
     return kt.data.Batches(
         pairs,
-        *tokenizers,
+        tokenizers,
         batch_tokens=recipe.batch_tokens,
         max_length=recipe.max_length,
         seed=recipe.seed,
-        **special,
+        frame=kt.data.Frame(**special),
         **options,
     )
 

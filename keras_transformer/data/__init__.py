@@ -5,8 +5,10 @@ from keras_transformer.lazy import lazy_names
 _HOMES = {
     "Batches": "batches",
     "Chats": "chats",
+    "Frame": "frame",
     "LONGEST_LINE": "files",
     "Masking": "masking",
+    "PackedRows": "packing",
     "PackedTexts": "packing",
     "hold_out": "tables",
     "iterate_lines": "files",

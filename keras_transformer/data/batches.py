@@ -11,6 +11,7 @@ from keras_transformer.checks import check, check_positive
 from keras_transformer.data import corpus
 from keras_transformer.data.corpus import IdStore, slices
 from keras_transformer.data.epochs import dataset_of
+from keras_transformer.data.frame import Frame
 from keras_transformer.data.unknown import SMALL_SHARE, UnknownTokens
 
 
@@ -27,8 +28,8 @@ class Batches:
     Args:
         pairs: Sequence of (source, target) str: a list, or what `read_parallel` and `read_tsv` return. Ids take two to
             four bytes each; beyond 64 MB they are in a temporary file.
-        source_tokenizer: A tokenizer with `tokenize` and `vocab_size`; with `sampling` also `sampled`.
-        target_tokenizer: A tokenizer of the same kind; `source_tokenizer` when None.
+        tokenizers: A tokenizer with `tokenize` and `vocab_size`, with `sampling` also `sampled`; or a pair of them, for
+            the sources and for the targets.
         batch_tokens: Largest number of positions in a batch, padding included: rows times the longer side.
         max_length: Largest number of tokens of a side, with the ids around them.
         too_long: What happens to a pair with a longer side: "skip" leaves it out and "truncate" cuts it, both with a
@@ -38,13 +39,7 @@ class Batches:
         sampling: Float, the `alpha` of `tokenizer.sampled`: draws other subwords of each sentence in each epoch. A
             draw that is too long for its batch is replaced by the most likely subwords. None uses the most likely
             subwords always.
-        pad_id: The id of padding.
-        bos_id: The id at the start of the target inputs.
-        eos_id: The id at the end of the source and of the targets.
-        source_start: Ids before the tokens of each source, such as the id of its language; a sequence of int.
-        source_end: Ids after the tokens of each source. None for `eos_id` alone.
-        target_start: Ids at the start of each target, such as the id of its language. The target inputs have them after
-            `bos_id`.
+        frame: The `Frame`, the ids around the texts, such as `translator.frame`.
 
     Attributes:
         kept: Number of pairs that are in the batches.
@@ -69,8 +64,7 @@ class Batches:
     def __init__(
         self,
         pairs,
-        source_tokenizer,
-        target_tokenizer=None,
+        tokenizers,
         *,
         batch_tokens=4096,
         max_length=128,
@@ -78,22 +72,16 @@ class Batches:
         num_buckets=10,
         seed=0,
         sampling=None,
-        pad_id=0,
-        bos_id=2,
-        eos_id=3,
-        source_start=(),
-        source_end=None,
-        target_start=(),
+        frame=Frame(),  # noqa: B008
     ):
         if too_long not in ("skip", "truncate", "error"):
             raise ValueError(
                 f'`too_long` must be "skip", "truncate" or "error". Received: too_long={too_long!r}.'
             )
-        source_end = (eos_id,) if source_end is None else source_end
-        frames = (source_start, source_end), (target_start, (eos_id,))
-        self._frames = [[np.array(ids, "int32") for ids in frame] for frame in frames]
+        around = (frame.source_start, frame.source_end), (frame.target_start, (frame.eos_id,))
+        self._around = [[np.array(ids, "int32") for ids in side] for side in around]
         self._max_length = max_length
-        self._added = np.array([len(start) + len(end) for start, end in self._frames])
+        self._added = np.array([len(start) + len(end) for start, end in self._around])
         least = int(self._added.max()) + 1
         check(max_length >= least, f"`max_length` must be at least {least}.", max_length=max_length)
         check_positive(num_buckets=num_buckets)
@@ -104,8 +92,8 @@ class Batches:
             )
         self.seed = seed
         self.sampling = sampling
-        self._pad_id, self._bos_id = pad_id, bos_id
-        self._tokenizers = source_tokenizer, target_tokenizer or source_tokenizer
+        self._pad_id, self._bos_id = frame.pad_id, frame.bos_id
+        self._tokenizers = tokenizers if isinstance(tokenizers, (tuple, list)) else (tokenizers, tokenizers)
         ids = self._tokenized(pairs)
         self._texts = pairs
         self._chosen = self._selected(*(side.lengths for side in ids), too_long)
@@ -294,7 +282,7 @@ class Batches:
 
     def _table(self, side, indices, pairs, rows, width):
         """Returns one side of a batch, int32 `(rows, width)`, and the lengths of its real rows, int `(indices,)`."""
-        (start, end), added = self._frames[side], self._added[side]
+        (start, end), added = self._around[side], self._added[side]
         ids, lengths = pairs.ids_of(side, indices, width - added)
         long = lengths > width - added
         if long.any():

@@ -196,13 +196,13 @@ def translation_attention(
     model = translator.model
     translation = translator.translate([text])[0]
     tokens = translator.source_tokenizer.tokenize([text])[0].numpy()
-    source = [*translator.source_start, *tokens, *translator.source_end]
-    target = [*translator.target_start, *translator.target_tokenizer.tokenize([translation])[0].numpy()]
-    inputs = {"source": np.array([source]), "target": np.array([[model.bos_id, *target]])}
+    frame, target = translator.frame, translator.target_tokenizer.tokenize([translation])[0].numpy()
+    source, target_in = frame.source(tokens), frame.target_inputs(target)
+    inputs = {"source": np.array([source]), "target": np.array([target_in])}
     _, scores = model(inputs, return_attention_scores=True)
     read = _pieces(translator.source_tokenizer, source)
-    before = _pieces(translator.target_tokenizer, [model.bos_id, *target])
-    written = _pieces(translator.target_tokenizer, [*target, model.eos_id])
+    before = _pieces(translator.target_tokenizer, target_in)
+    written = _pieces(translator.target_tokenizer, frame.targets(target))
     rows, columns = {"encoder": (read, read), "decoder": (written, before), "cross": (written, read)}[kind]
     title = f"{text}  →  {translation}\n{KINDS[kind] if title is None else title}"
     return attention_weights(scores[kind], rows, columns, title, layers, heads, panel, label)

@@ -39,7 +39,7 @@ def record_translation(translator, text):
     ids = translator.source_tokenizer.tokenize([text])[0].numpy()[: translator.room]
     if not len(ids):
         raise ValueError(f"`inputs` must hold something to translate. Received: {text!r:.200}.")
-    source = np.array([[*translator.source_start, *ids, *translator.source_end]], "int32")
+    source = np.array([translator.frame.source(ids)], "int32")
     nodes = None
     if type(translator.strategy) is Beam and not start:
         hypotheses, nodes = record_search(translator, source)

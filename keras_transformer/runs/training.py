@@ -5,14 +5,13 @@ import dataclasses
 import hashlib
 import logging
 import platform
-import types
 import warnings
 
 import keras
 import tensorflow as tf
 
 from keras_transformer.checks import check
-from keras_transformer.data import Batches
+from keras_transformer.data import Batches, Frame
 from keras_transformer.data.unknown import SMALL_SHARE
 from keras_transformer.execution import native
 from keras_transformer.files import locked, remove_temporaries
@@ -116,7 +115,7 @@ def _train_once(recipe, pairs, val_pairs, folder, description, termination, say)
         model, saved = _restore(folder, say)
         translator = folder.translator(model)
         batches, val_batches = _make_batches(
-            recipe, pairs, val_pairs, translator.tokenizers, model, translator.frame
+            recipe, pairs, val_pairs, translator.tokenizers, translator.frame
         )
     else:
         saved = SavedState(None)
@@ -158,8 +157,8 @@ def _begin(recipe, pairs, val_pairs, say):
     limit = max(256, recipe.max_length)
     if recipe.init_from is None:
         tokenizers = make_tokenizers(recipe, pairs)
-        special = types.SimpleNamespace(**ids_and_sizes(*tokenizers)[0])
-        batches, val_batches = _make_batches(recipe, pairs, val_pairs, tokenizers, special, {})
+        frame = Frame(**ids_and_sizes(*tokenizers)[0])
+        batches, val_batches = _make_batches(recipe, pairs, val_pairs, tokenizers, frame)
         recipe = recipe.planned(batches.steps)
         model = make_model(recipe, tokenizers, batches.steps)
         return recipe, Translator(model, *tokenizers, max_source_length=limit), batches, val_batches
@@ -174,15 +173,14 @@ def _begin(recipe, pairs, val_pairs, say):
         initial, changes = change_vocabulary(initial, *make_tokenizers(recipe, pairs))
         for line in table_of(changes):
             say(line)
-    tokenizers, frame = initial.tokenizers, initial.frame
-    batches, val_batches = _make_batches(recipe, pairs, val_pairs, tokenizers, initial.model, frame)
+    batches, val_batches = _make_batches(recipe, pairs, val_pairs, initial.tokenizers, initial.frame)
     recipe = recipe.planned(batches.steps)
-    model = make_model(recipe, tokenizers, batches.steps, initial.model)
+    model = make_model(recipe, initial.tokenizers, batches.steps, initial.model)
     limit = max(initial.max_source_length, recipe.max_length)
     return recipe, initial.changed(model=model, max_source_length=limit), batches, val_batches
 
 
-def _make_batches(recipe, pairs, val_pairs, tokenizers, special, frame):
+def _make_batches(recipe, pairs, val_pairs, tokenizers, frame):
     """Makes the training batches and the validation batches; the latter are None without pairs.
 
     Args:
@@ -190,8 +188,7 @@ def _make_batches(recipe, pairs, val_pairs, tokenizers, special, frame):
         pairs: The training pairs.
         val_pairs: The pairs to validate with, or None.
         tokenizers: The source tokenizer and the target tokenizer.
-        special: An object with `pad_id`, `bos_id` and `eos_id`, such as the model.
-        frame: The ids around texts, a dict; see `Translator.frame`.
+        frame: The `Frame`, the ids around texts.
     """
     if recipe.subword_sampling is not None:
         rule = "`subword_sampling` needs tokenizers that draw subwords, as those of SentencePiece."
@@ -201,11 +198,10 @@ def _make_batches(recipe, pairs, val_pairs, tokenizers, special, frame):
         "batch_tokens": recipe.batch_tokens,
         "max_length": recipe.max_length,
         "too_long": recipe.too_long,
-        **{name: getattr(special, name) for name in ("pad_id", "bos_id", "eos_id")},
-        **frame,
+        "frame": frame,
     }
-    batches = Batches(pairs, *tokenizers, seed=recipe.seed, sampling=recipe.subword_sampling, **options)
-    return batches, Batches(val_pairs, *tokenizers, **options) if val_pairs else None
+    batches = Batches(pairs, tokenizers, seed=recipe.seed, sampling=recipe.subword_sampling, **options)
+    return batches, Batches(val_pairs, tokenizers, **options) if val_pairs else None
 
 
 def _report(recipe, translator, batches, say):

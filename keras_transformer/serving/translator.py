@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.checks import check, check_count, check_ids, check_positive
+from keras_transformer.data import Frame
 from keras_transformer.decoding import Greedy
 from keras_transformer.models import EncoderDecoder, Ensemble
 from keras_transformer.request_options import OPTIONS
@@ -422,8 +423,9 @@ class Translator(Searcher):
 
     @property
     def frame(self):
-        """The ids around texts: a dict of lists of int, `source_start`, `source_end` and `target_start`."""
-        return {name: list(getattr(self, name)) for name in FRAME}
+        """The `Frame`: the ids around texts."""
+        ids = {name: getattr(self.model, name) for name in ("pad_id", "bos_id", "eos_id")}
+        return Frame(**ids, **{name: getattr(self, name) for name in FRAME})
 
     @classmethod
     def ensemble(cls, translators):

@@ -211,9 +211,12 @@ class TensorBoard(keras.callbacks.Callback):
             [*tokenizer.tokenize([text])[0].numpy()][: MAX_TOKENS - 1]
             for tokenizer, text in zip(tokenizers, self.val_pairs[0], strict=True)
         )
-        source = [*translator.source_start, *source, *translator.source_end]
-        target_out = [*translator.target_start, *target, model.eos_id]
-        target_in = [model.bos_id, *target_out[:-1]]
+        frame = translator.frame
+        source, target_in, target_out = (
+            frame.source(source),
+            frame.target_inputs(target),
+            frame.targets(target),
+        )
         inputs = {"source": np.array([source]), "target": np.array([target_in])}
         _, scores = model(inputs, training=False, return_attention_scores=True)
         if not self._maps:

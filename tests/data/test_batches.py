@@ -11,7 +11,7 @@ from contracts import check_refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.data import Batches
+from keras_transformer.data import Batches, Frame
 
 BOS, EOS = 2, 3
 
@@ -74,7 +74,7 @@ def pairs_in(epoch):
 
 
 def test_source_and_target_are_read_by_their_own_tokenizers():
-    ((source, _, target),) = epoch_of(Batches([("5 6", "7")], Numbers(), Numbers(100)))
+    ((source, _, target),) = epoch_of(Batches([("5 6", "7")], (Numbers(), Numbers(100))))
     assert source[0].tolist() == [5, 6, EOS]
     assert target[0].tolist() == [107, EOS]
 
@@ -94,7 +94,7 @@ def test_source_and_target_are_read_by_their_own_tokenizers():
 def test_each_row_has_the_ids_of_its_pair_in_their_frame(frames, too_long):
     sizes = {"batch_tokens": 70, "max_length": 11, "num_buckets": 3}
     with warnings.catch_warnings(action="ignore"):  # of the longer pairs
-        batches = Batches(some_pairs(31), Numbers(), **sizes, too_long=too_long, **frames)
+        batches = Batches(some_pairs(31), Numbers(), **sizes, too_long=too_long, frame=Frame(**frames))
     pad, bos, eos = (frames.get(f"{name}_id", i) for name, i in (("pad", 0), ("bos", BOS), ("eos", EOS)))
     source = frames.get("source_start", ()), frames.get("source_end", (eos,))
     around = source, (frames.get("target_start", ()), (eos,))

@@ -189,7 +189,7 @@ def test_an_interrupted_run_resumes_with_the_same_batches_and_losses(
     said = trained(RECIPE, pairs, tmp_path / "run")
     assert "1 epochs done, going on" in said[0]
 
-    steps = Batches(pairs, *make_tokenizers(RECIPE, pairs), batch_tokens=512, max_length=40, seed=1).steps
+    steps = Batches(pairs, make_tokenizers(RECIPE, pairs), batch_tokens=512, max_length=40, seed=1).steps
     second_epoch = before[steps : 2 * steps]
     made = [batch for owner, batch in batches_made if owner is not killed]
     assert len(second_epoch) >= 1 and made[: len(second_epoch)] == second_epoch
@@ -347,7 +347,7 @@ def test_sigterm_within_an_epoch_costs_nothing(tmp_path, pairs, monkeypatch, opt
     options = {"subword_sampling": 0.2, "average_last": 2, "clip_norm": 1.0, "batch_tokens": 256}
     recipe = changed(**options, schedule="cosine", optimizer=optimizer)
     train(recipe, pairs, tmp_path / "whole", say=quiet)
-    steps = Batches(pairs, *make_tokenizers(recipe, pairs), batch_tokens=256, max_length=40).steps
+    steps = Batches(pairs, make_tokenizers(recipe, pairs), batch_tokens=256, max_length=40).steps
     assert steps > 2
     terminated_at(steps + 2, monkeypatch, recipe, pairs, tmp_path / "parts")
     saved = checkpoints(tmp_path / "parts")[0]
@@ -442,7 +442,7 @@ def test_the_final_translator_is_the_mean_of_the_last_epochs(tmp_path, pairs):
 @pytest.mark.slow
 def test_stopped_run_is_averaged_by_the_next_call(tmp_path, pairs, monkeypatch):
     recipe = changed(average_last=2)
-    steps = Batches(pairs, *make_tokenizers(recipe, pairs), batch_tokens=512, max_length=40).steps
+    steps = Batches(pairs, make_tokenizers(recipe, pairs), batch_tokens=512, max_length=40).steps
     terminated_at(2 * steps, monkeypatch, recipe, pairs, tmp_path)
     assert [saved.epochs for saved in checkpoints(tmp_path)] == [2, 1]
     said = trained(recipe, pairs, tmp_path)

@@ -10,6 +10,7 @@ from keras import ops
 from mirrors import names
 
 from keras_transformer import files
+from keras_transformer.data import Frame
 from keras_transformer.decoding import Greedy, MinLength, Sample
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
@@ -160,7 +161,7 @@ def test_every_argument_is_saved(tmp_path):
     translator.save(tmp_path / "saved")
     loaded = Translator.load(tmp_path / "saved")
     assert (loaded.max_source_length, loaded.max_length, loaded.strategy) == (17, 23, Greedy())
-    assert loaded.frame == {name: list(value) for name, value in frame.items()}
+    assert loaded.frame == Frame(**frame)
     assert (loaded.model.source_vocab_size, loaded.model.target_vocab_size) == (300, 270)
     assert loaded.source_tokenizer is not loaded.target_tokenizer
 
