@@ -234,6 +234,25 @@ def test_files_are_short():
     assert offenders(too_long) == {}
 
 
+def long_signatures(tree, owner=""):
+    """Yields each function with more than nine parameters, with the class that it is in."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names = {each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
+            if len(names - {"self", "cls"}) > 9:
+                yield owner + node.name
+        name = f"{node.name}." if isinstance(node, ast.ClassDef) else owner
+        yield from long_signatures(node, name)
+
+
+def test_functions_with_many_parameters_are_those_of_the_decision():
+    (record,) = (PACKAGE.parent / "docs" / "decisions").glob("0071-*.md")
+    cells = re.findall(r"^\| (`.*`) \|", record.read_text(encoding="utf-8"), re.MULTILINE)
+    files = [file for file in FILES if part_of(file) != "execution"]
+    found = [name for file in files for name in long_signatures(parse(file))]
+    assert sorted(found) == sorted(re.findall("`([^`]+)`", " ".join(cells)))
+
+
 def long_comments(file, tree):
     """Yields each comment of more than four words behind a statement: it stands above, or it splits the statement."""
     text = file.read_text(encoding="utf-8")
