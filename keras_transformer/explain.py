@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.checks import check, check_positive
+from keras_transformer.checks import check, check_choice, check_positive
 from keras_transformer.execution import native
 from keras_transformer.models import ClassificationHead, EncoderDecoder, EncoderModel
 from keras_transformer.models.generation import features_of, log_probs_of, rows_of
@@ -63,8 +63,7 @@ def explain_text(servable, text, target=None, method="leave_one_out", steps=32):
     >>> importances.values.shape == (len(importances.written), len(importances.read))
     True
     """
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"`text` must be a str that is not empty. Received: text={text!r:.200}.")
+    check(isinstance(text, str) and text.strip(), "`text` must be a str that is not empty.", text=text)
     model, limit = servable.model, servable.max_source_length
     if isinstance(model, EncoderDecoder):
         source_tokenizer, tokenizer = servable.source_tokenizer, servable.target_tokenizer
@@ -83,8 +82,7 @@ def explain_text(servable, text, target=None, method="leave_one_out", steps=32):
     read = [tokenizer.bos_id, *tokenizer.tokenize([text])[0].numpy()[: limit - 2], tokenizer.eos_id]
     if target is None:
         target = servable.classify([text])[0][0]
-    if target not in labels:
-        raise ValueError(f"`target` must be one of {labels}. Received: target={target!r:.200}.")
+    check_choice(labels, target=target)
     values = importances(model, np.array([read]), np.array([labels.index(target)]), method, steps)
     return Importances(tokenizer.pieces(read), [target], values)
 
@@ -135,8 +133,7 @@ def importances(model, source, target, method="leave_one_out", steps=32):
             "`model` must be an `EncoderDecoder`, or an `EncoderModel` with a `ClassificationHead`. "
             f"Received: {model!r:.200}."
         )
-    if method not in METHODS:
-        raise ValueError(f"`method` must be one of {METHODS}. Received: method={method!r:.200}.")
+    check_choice(METHODS, method=method)
     check_positive(steps=steps)
     target = np.asarray(target, "int32")
     attends, reads_ids = "attention" in method or method == "rollout", not writes or model.reads_ids

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
-from keras_transformer.checks import check, check_positive
+from keras_transformer.checks import check, check_choice, check_positive
 from keras_transformer.data import corpus
 from keras_transformer.data.corpus import IdStore, slices
 from keras_transformer.data.epochs import dataset_of
@@ -74,10 +74,7 @@ class Batches:
         sampling=None,
         frame=Frame(),  # noqa: B008
     ):
-        if too_long not in ("skip", "truncate", "error"):
-            raise ValueError(
-                f'`too_long` must be "skip", "truncate" or "error". Received: too_long={too_long!r}.'
-            )
+        check_choice(("skip", "truncate", "error"), too_long=too_long)
         around = (frame.source_start, frame.source_end), (frame.target_start, (frame.eos_id,))
         self._around = [[np.array(ids, "int32") for ids in side] for side in around]
         self._max_length = max_length

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.checks import check, check_positive
+from keras_transformer.checks import check, check_choice, check_positive
 from keras_transformer.data.epochs import dataset_of
 
 
@@ -63,10 +63,7 @@ class PackedRows:
         packed=True,
     ):
         check_positive(length=length, batch_size=batch_size)
-        if too_long not in ("split", "skip", "error"):
-            raise ValueError(
-                f'`too_long` must be "split", "skip" or "error". Received: too_long={too_long!r}.'
-            )
+        check_choice(("split", "skip", "error"), too_long=too_long)
         self.length = length
         self.batch_size = batch_size
         self.seed = seed

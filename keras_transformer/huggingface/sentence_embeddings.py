@@ -322,8 +322,6 @@ def _prompt(folder, name):
     name = config.get("default_prompt_name") if name is None else name
     if name is None:
         return ""
-    if name not in prompts or not isinstance(prompts[name], str):
-        raise ValueError(
-            f"`prompt_name` must be one of {sorted(prompts)!r:.200}. Received: prompt_name={name!r:.200}."
-        )
+    rule = f"`prompt_name` must be one of {sorted(prompts)!r:.200}."
+    check(name in prompts and isinstance(prompts[name], str), rule, prompt_name=name)
     return prompts[name]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from keras_transformer.checks import check, check_positive
+from keras_transformer.checks import check, check_choice, check_positive
 from keras_transformer.files import replaced
 from keras_transformer.huggingface.adapter_writer import write_adapter
 from keras_transformer.huggingface.checkpoint_files import TOKENIZER_KEYS, write_files
@@ -119,8 +119,7 @@ def _described(model, model_type, tokenizers, folder, may_be_quantized=False):
         raise ValueError(
             f"`model` must not be quantized. Received: {len(quantized)} quantized layers, such as {quantized[0]!r}."
         )
-    if model_type not in (None, *FAMILIES):
-        raise ValueError(f"`family` must be one of {sorted(FAMILIES)}. Received: family={model_type!r:.200}.")
+    check_choice([None, *FAMILIES], family=model_type)
     first = FAMILIES.get(getattr(model, "checkpoint_files", {}).get(CONFIG, {}).get("model_type"))
     asked = sorted(FAMILIES.values(), key=lambda family: family is not first)
     asked = asked if model_type is None else [FAMILIES[model_type]]
@@ -155,11 +154,8 @@ def _described(model, model_type, tokenizers, folder, may_be_quantized=False):
 
 def _write_tokenizers(family, tokenizers, folder, model):
     """Writes the tokenizers into a folder, then reads them to check that they are the same."""
-    if family.tokenizer is None:
-        raise ValueError(
-            f"`tokenizers` must be None for a model of {family.model_type!r}: its files cannot hold them. "
-            f"Received: tokenizers={tokenizers!r:.200}."
-        )
+    rule = f"`tokenizers` must be None for a model of {family.model_type!r}: its files cannot hold them."
+    check(family.tokenizer is not None, rule, tokenizers=tokenizers)
     family.tokenizer.write(tokenizers, folder, model)
     kept = getattr(model, "checkpoint_files", {}).get(TOKENIZER_CONFIG, {})
     options = {key: kept[key] for key in (*TOKENIZER_KEYS, "add_bos_token") if key in kept}

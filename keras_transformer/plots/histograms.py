@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from keras_transformer.checks import check
 from keras_transformer.plots.style import BLUE, ORANGE, new_figure, styled
 
 PERCENTS = (50, 90, 99)
@@ -26,10 +27,8 @@ def latencies(seconds):
     'milliseconds'
     """
     times = 1000 * np.asarray(seconds, "float64")
-    if times.ndim != 1 or not len(times) or not (times > 0).all():
-        raise ValueError(
-            f"`seconds` must be a list of at least one number above 0. Received: seconds={seconds!r:.200}."
-        )
+    rule = "`seconds` must be a list of at least one number above 0."
+    check(times.ndim == 1 and len(times) and (times > 0).all(), rule, seconds=seconds)
     figure = new_figure(7, 3.8)
     axes = figure.subplots()
     edges = np.geomspace(times.min() * 0.99, times.max() * 1.01, min(BINS, 2 + len(times)))

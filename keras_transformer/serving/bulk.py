@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tqdm
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check, check_positive
 from keras_transformer.data import stream_lines
 from keras_transformer.data.unknown import UnknownTokens
 from keras_transformer.serving.graph.weights import fingerprint
@@ -89,8 +89,7 @@ def translate_file(
     """
     check_positive(batch_size=batch_size, window=window)
     source, unfinished = Path(source), Unfinished(output)
-    if not source.is_file():
-        raise ValueError(f"`source` must be a file. Received: source={str(source)!r}.")
+    check(source.is_file(), "`source` must be a file.", source=str(source))
     before, notes = _Source(source), _Notes(translator)
     _consume(before)
     job = {**before.fingerprint(), **_fingerprint(translator), "batch_size": batch_size, "window": window}
@@ -116,10 +115,8 @@ def translate_file(
                     first = unfinished.progress.lines + 1
                     notes.add(texts)
                     unfinished.append(*_translate_window(translator, texts, first, batch_size, after_batch))
-                if now.fingerprint() != before.fingerprint():
-                    raise ValueError(
-                        f"`source` must not change while it is translated. Received: source={str(source)!r}."
-                    )
+                rule = "`source` must not change while it is translated."
+                check(now.fingerprint() == before.fingerprint(), rule, source=str(source))
                 unfinished.finish()
             except Terminated:
                 raise

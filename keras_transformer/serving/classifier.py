@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from keras_transformer.checks import check
 from keras_transformer.models.heads import ClassificationHead
 from keras_transformer.serving.servable import with_unknown
 from keras_transformer.serving.text_encoder import TextEncoder, TextEncoderSignatures
@@ -83,11 +84,8 @@ class Classifier(TextEncoder):
     def __init__(self, model, tokenizer, max_source_length=None, pairs=False):
         super().__init__(model, tokenizer, max_source_length, pairs)
         head = model.head
-        if not isinstance(head, ClassificationHead) or head.num_classes < 2:
-            raise ValueError(
-                "`model` must have a head for two or more classes, such as `ClassificationHead(2)`. "
-                f"Received: head={head!r}."
-            )
+        rule = "`model` must have a head for two or more classes, such as `ClassificationHead(2)`."
+        check(isinstance(head, ClassificationHead) and head.num_classes >= 2, rule, head=head)
         self.labels = head.labels or [str(i) for i in range(head.num_classes)]
 
     def classify(self, texts, second=None, batch_size=32, jit_compile=None, verbose=False):

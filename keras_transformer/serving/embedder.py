@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from keras_transformer.checks import check_count
+from keras_transformer.checks import check, check_count
 from keras_transformer.models.heads import ClassificationHead
 from keras_transformer.serving.servable import with_unknown
 from keras_transformer.serving.text_encoder import TextEncoder, TextEncoderSignatures
@@ -188,11 +188,8 @@ class Similarity(_PoolingEncoder):
     def __init__(self, model, tokenizer, max_source_length=None, pooling="mean"):
         super().__init__(model, tokenizer, max_source_length, pooling, pairs=True)
         has_one_class = isinstance(model.head, ClassificationHead) and model.head.num_classes == 1
-        if model.head is not None and not has_one_class:
-            raise ValueError(
-                "`model` must have no head, or one of one class, such as `ClassificationHead(1)`. "
-                f"Received: head={model.head!r}."
-            )
+        rule = "`model` must have no head, or one of one class, such as `ClassificationHead(1)`."
+        check(model.head is None or has_one_class, rule, head=model.head)
 
     def compare(self, texts, second, batch_size=32, jit_compile=None, verbose=False):
         """Compares pairs of texts. Warns when some of them were cut, or hold text that the vocabulary cannot write.

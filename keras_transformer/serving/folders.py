@@ -116,11 +116,8 @@ def servable_of(model, tokenizers=(), *, pairs=False, **options):
         return serving.Embedder(model.with_head(None), *tokenizers, **options)
     if isinstance(model.head, TaggingHead) and not isinstance(model.head, SpanHead):
         return serving.Tagger(model, *tokenizers, **options)
-    if not classifies:
-        raise ValueError(
-            "`model` must have no head, a `ClassificationHead`, a `TaggingHead` or a `MaskedLanguageHead`. "
-            f"Received: head={model.head!r}."
-        )
+    rule = "`model` must have no head, a `ClassificationHead`, a `TaggingHead` or a `MaskedLanguageHead`."
+    check(classifies, rule, head=model.head)
     return serving.Similarity(model, *tokenizers, **options)
 
 

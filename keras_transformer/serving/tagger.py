@@ -118,11 +118,8 @@ class Tagger(TextEncoder):
         check_choice(AGGREGATIONS, aggregation=aggregation)
         self.aggregation = aggregation
         head = model.head
-        if not isinstance(head, TaggingHead) or isinstance(head, SpanHead):
-            raise ValueError(
-                "`model` must have a head for the labels of tokens, such as `TaggingHead(2)`. "
-                f"Received: head={head!r}."
-            )
+        rule = "`model` must have a head for the labels of tokens, such as `TaggingHead(2)`."
+        check(isinstance(head, TaggingHead) and (not isinstance(head, SpanHead)), rule, head=head)
         self.labels = head.labels or [str(i) for i in range(head.num_classes)]
 
     @property

@@ -112,10 +112,8 @@ class BytePairTokenizer(Tokenizer):
         missing_bytes="refused",
     ):
         super().__init__()
-        if not isinstance(pattern, str) or pattern not in PATTERNS:
-            raise ValueError(
-                f"`pattern` must be one of {sorted(PATTERNS)}. Received: pattern={pattern!r:.200}."
-            )
+        rule = f"`pattern` must be one of {sorted(PATTERNS)}."
+        check(isinstance(pattern, str) and pattern in PATTERNS, rule, pattern=pattern)
         check_choice(MISSING_BYTES, missing_bytes=missing_bytes)
         rule = '`missing_bytes="unknown"` needs an `unk_token`.'
         check(missing_bytes != "unknown" or unk_token is not None, rule, unk_token=unk_token)

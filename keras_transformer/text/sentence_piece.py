@@ -201,8 +201,7 @@ class SentencePieceTokenizer(Tokenizer):
             ValueError: If an argument is out of range, the text is empty, or SentencePiece cannot make a vocabulary
                 of this size from it.
         """
-        if model_type not in ("unigram", "bpe"):
-            raise ValueError(f'`model_type` must be "unigram" or "bpe". Received: model_type={model_type!r}.')
+        check_choice(("unigram", "bpe"), model_type=model_type)
         sentences = [RESERVED.sub(" ", sentence).strip() for sentence in list_of_sentences(sentences)]
         if not any(sentences):
             raise ValueError(

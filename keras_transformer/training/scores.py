@@ -2,6 +2,8 @@
 
 from sacrebleu.metrics import BLEU, CHRF
 
+from keras_transformer.checks import check_choice
+
 
 def check_tokenize(tokenize="13a"):
     """Raises `ValueError` unless sacreBLEU has a tokenizer of this name, and what the tokenizer needs is installed.
@@ -12,10 +14,7 @@ def check_tokenize(tokenize="13a"):
     Raises:
         ValueError: If there is no such tokenizer, and then the message lists all names; or if it cannot be loaded.
     """
-    if tokenize not in BLEU.TOKENIZERS:
-        raise ValueError(
-            f"`tokenize` must be one of {sorted(BLEU.TOKENIZERS)}. Received: tokenize={tokenize!r}."
-        )
+    check_choice(sorted(BLEU.TOKENIZERS), tokenize=tokenize)
     try:
         BLEU(tokenize=tokenize)
     except (ImportError, OSError, RuntimeError) as error:

@@ -3,7 +3,7 @@
 `layer_types` of config.json names their kinds.
 """
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check, check_positive
 from keras_transformer.huggingface.families.rotary import keys_of_rope, positions_from, rope_of
 from keras_transformer.layers import GatedFeedForward, MultiHeadAttention, RotaryPositions
 
@@ -23,11 +23,10 @@ def kinds_from(config, default):
     num_layers = config["num_hidden_layers"]
     check_positive(num_hidden_layers=num_layers)
     kinds = config.get("layer_types") or default(config)
-    if len(kinds) != num_layers or not {*kinds} <= {SLIDING, FULL}:
-        raise ValueError(
-            f"`layer_types` of config.json must be {SLIDING!r} or {FULL!r} for each of its {num_layers} layers. "
-            f"Received: layer_types={kinds!r:.200}."
-        )
+    rule = (
+        f"`layer_types` of config.json must be {SLIDING!r} or {FULL!r} for each of its {num_layers} layers."
+    )
+    check(len(kinds) == num_layers and {*kinds} <= {SLIDING, FULL}, rule, layer_types=kinds)
     return kinds
 
 

@@ -188,10 +188,8 @@ def check_tokenizers(family, tokenizers, kind, model, max_count=1):
     from keras_transformer.text import TOKENIZERS  # loads TensorFlow
 
     source, target = tokenizers[0], tokenizers[-1]
-    if len(tokenizers) > 2 or (max_count == 1 and source is not target):
-        raise ValueError(
-            f"`tokenizers` of a {family!r} model must be {max_count} at most. Received: tokenizers={tokenizers!r:.200}."
-        )
+    rule = f"`tokenizers` of a {family!r} model must be {max_count} at most."
+    check(len(tokenizers) <= 2 and (max_count != 1 or source is target), rule, tokenizers=tokenizers)
     for side, tokenizer in (("source_", source), ("target_", target)):
         check_properties(family, tokenizer=(tokenizer, TOKENIZERS[kind]))
         sizes = [getattr(model, f"{name}vocab_size", None) for name in (side, "target_", "")]

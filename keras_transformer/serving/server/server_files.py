@@ -72,8 +72,8 @@ def write_server_files(folder, name=None, stable=None, canary=None, image=None):
     before = settings_written(folder)
     name = before.get("name", folder.resolve().name) if name is None else name
     image = before.get("image", IMAGE) if image is None else image
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]*", image):
-        raise ValueError(f"`image` must be the name of a Docker image. Received: image={image!r:.200}.")
+    rule = "`image` must be the name of a Docker image."
+    check(re.fullmatch("[A-Za-z0-9][A-Za-z0-9_.:/@-]*", image), rule, image=image)
     if versions_of(folder):
         root, models = f"/models/{name}", {name: _Model(folder, f"/models/{name}")}
         stable, canary = (each if isinstance(each, dict) else {name: each} for each in (stable, canary))
@@ -115,11 +115,8 @@ class _Model(NamedTuple):
 def models_in(folder):
     """Returns the models whose base paths are in a folder: a dict from name to `_Model`."""
     paths = sorted(path for path in folder.glob("*") if versions_of(path))
-    if not paths:
-        raise ValueError(
-            "`folder` must hold an exported version, or folders of models that hold one. "
-            f"Received: folder={str(folder)!r}."
-        )
+    rule = "`folder` must hold an exported version, or folders of models that hold one."
+    check(paths, rule, folder=str(folder))
     return {path.name: _Model(path, f"/models/{path.name}") for path in paths}
 
 
