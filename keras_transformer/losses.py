@@ -291,8 +291,4 @@ class MaskedCrossentropy(keras.losses.Loss):
         return token_cross_entropy(y_true, y_pred, self.label_smoothing)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "label_smoothing": self.label_smoothing,
-            "pad_id": self.pad_id,
-        }
+        return {**super().get_config(), "label_smoothing": self.label_smoothing, "pad_id": self.pad_id}

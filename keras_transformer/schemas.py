@@ -112,10 +112,7 @@ SPEECH = {
     "forced_decoder_ids": listed(list, "a list of lists"),
     **dict.fromkeys(("language", "task"), TEXT),
 }
-TOKENIZER_OPTIONS = {
-    "extra_ids": integer(0, 100_000),
-    "added_tokens_decoder": OBJECT,
-}
+TOKENIZER_OPTIONS = {"extra_ids": integer(0, 100_000), "added_tokens_decoder": OBJECT}
 # By the name of the file, or by the name that `known_keys.IGNORED` has for it. A rule is that of the whole file.
 SCHEMAS = {
     "config.json": {

@@ -71,12 +71,7 @@ def fill_translate(parser):
         action="store_true",
         help="discard an unfinished translation that was started with other options or another input",
     )
-    parser.add_argument(
-        "--split-sentences",
-        metavar="LANGUAGE",
-        help=SPLIT_SENTENCES,
-        **OPTIONAL,
-    )
+    parser.add_argument("--split-sentences", metavar="LANGUAGE", help=SPLIT_SENTENCES, **OPTIONAL)
     terms = parser.add_argument_group("terms", **NO_DEFAULT)
     terms.add_argument(
         "--glossary",

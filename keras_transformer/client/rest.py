@@ -207,10 +207,7 @@ class Rest:
         answer = self._send("GET", "/metadata", deadline, headers)
         outputs = answer["metadata"]["signature_def"]["signature_def"][signature]["outputs"]
         return {
-            name: (
-                np.dtype(DTYPES[info["dtype"]][1]),
-                len(info["tensor_shape"].get("dim", ())),
-            )
+            name: (np.dtype(DTYPES[info["dtype"]][1]), len(info["tensor_shape"].get("dim", ())))
             for name, info in outputs.items()
         }
 

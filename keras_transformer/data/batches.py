@@ -103,11 +103,7 @@ class Batches:
         self.unknown = dict(zip(("source", "target"), map(UnknownTokens, self._tokenizers), strict=True))
         count = -(-len(pairs) // corpus.SENTENCES_AT_ONCE)
         # The bar appears only where it takes long, and only on a terminal.
-        shown = {
-            "delay": 3,
-            "leave": False,
-            "disable": None,
-        }
+        shown = {"delay": 3, "leave": False, "disable": None}
         for texts in tqdm.tqdm(slices(pairs), "tokenizing", count, **shown):
             for pair in texts:
                 if not isinstance(pair, (list, tuple)) or [type(side) for side in pair] != [str, str]:

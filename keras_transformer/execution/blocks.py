@@ -138,9 +138,7 @@ class _Blocks:
         totals = [ops.zeros((self.rows, 1, *ops.shape(x)[1:]), wide) for x in (keys, values)]
         totals += [ops.zeros((self.heads, 1, ops.shape(table)[1], 1), wide) for table in tables]
         _, to_query, *totals = ops.while_loop(
-            lambda block, *_: block < self.count,
-            of_block,
-            (ops.cast(0, "int32"), to_query, *totals),
+            lambda block, *_: block < self.count, of_block, (ops.cast(0, "int32"), to_query, *totals)
         )
         to_query = ops.reshape(
             to_query, (self.batch_size, self.heads, self.count * self.size, query.shape[-1])

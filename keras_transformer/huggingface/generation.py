@@ -14,11 +14,7 @@ from keras_transformer.decoding import (
     Sample,
     SuppressTokens,
 )
-from keras_transformer.huggingface.files import (
-    CONFIG,
-    GENERATION_CONFIG,
-    read_generation_config,
-)
+from keras_transformer.huggingface.files import CONFIG, GENERATION_CONFIG, read_generation_config
 
 log = logging.getLogger(__name__)
 

@@ -186,14 +186,7 @@ class EncoderLayer(KeepsShape, keras.layers.Layer):
         self.feed_forward_residual.build(x_shape)
         self.feed_forward_takes_mask = takes_argument(self.feed_forward, "padding_mask")
 
-    def call(
-        self,
-        x,
-        padding_mask=None,
-        attention_mask=None,
-        training=None,
-        return_attention_scores=False,
-    ):
+    def call(self, x, padding_mask=None, attention_mask=None, training=None, return_attention_scores=False):
         padding_mask = own_or_implicit_mask(padding_mask, x)
         h = self.self_attention_residual.before(x)
         masks = {"query_mask": padding_mask, "value_mask": padding_mask, "attention_mask": attention_mask}
@@ -415,14 +408,7 @@ class Encoder(KeepsShape, keras.layers.Layer):
         if self.norm is not None:
             ensure_built(self.norm, x_shape)
 
-    def call(
-        self,
-        x,
-        padding_mask=None,
-        attention_mask=None,
-        training=None,
-        return_attention_scores=False,
-    ):
+    def call(self, x, padding_mask=None, attention_mask=None, training=None, return_attention_scores=False):
         arguments = {
             "padding_mask": own_or_implicit_mask(padding_mask, x),
             "attention_mask": attention_mask,

@@ -12,12 +12,7 @@ from keras_transformer.decoding import Greedy, Search, Strategy, decode, feature
 from keras_transformer.decoding.hypotheses import hypotheses_of, tensors_of, with_tensors
 from keras_transformer.decoding.loop import Limits, at_most
 from keras_transformer.execution import native, ops
-from keras_transformer.execution.inference import (
-    KeepsFunctions,
-    groups_of_lengths,
-    inference,
-    search_rows,
-)
+from keras_transformer.execution.inference import KeepsFunctions, groups_of_lengths, inference, search_rows
 from keras_transformer.layers.cache import TreeCache
 from keras_transformer.masks import lengths_of
 
@@ -389,9 +384,7 @@ def tree_step(decode_rows, decoder, batch_size, width, trunk, starts=None):
         _, branches, length = ops.shape(tokens)
         cache, place = cache.at(index, length, starts)
         logits, layers = decode_rows(
-            ops.reshape(tokens, (batch_size, branches * length)),
-            cache=cache.layers,
-            index=place,
+            ops.reshape(tokens, (batch_size, branches * length)), cache=cache.layers, index=place
         )
         logits = ops.reshape(logits, (batch_size, branches, length, logits.shape[-1]))
         return logits, cache._replace(layers=layers)

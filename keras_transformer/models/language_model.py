@@ -83,15 +83,7 @@ class LanguageModel(RDrop, Generation, BaseModel):
         """Returns a configuration whose inputs have two int8 parts: a language model has few, very large inputs."""
         return two_parts()
 
-    def hidden(
-        self,
-        token_ids,
-        cache=None,
-        index=None,
-        *,
-        training=None,
-        return_attention_scores=False,
-    ):
+    def hidden(self, token_ids, cache=None, index=None, *, training=None, return_attention_scores=False):
         """Computes the decoder's outputs, before the output projection.
 
         Args:

@@ -119,14 +119,7 @@ class RecurrentSeq2Seq(EncoderDecoder):
         return pack(RecurrentMemory(states, mask, last), [] if return_attention_scores else None)
 
     def decode(
-        self,
-        target,
-        memory,
-        cache=None,
-        *,
-        target_mask=None,
-        training=None,
-        return_attention_scores=False,
+        self, target, memory, cache=None, *, target_mask=None, training=None, return_attention_scores=False
     ):
         """Scores the next token after each target position: all at once, in chunks or step by step.
 

@@ -152,16 +152,7 @@ class EncoderDecoder(RDrop, Generation, BaseModel):
         x, scores, _ = unpack(results, return_attention_scores)
         return pack(Memory(x, mask), scores)
 
-    def decode(
-        self,
-        target,
-        memory,
-        cache=None,
-        index=None,
-        *,
-        training=None,
-        return_attention_scores=False,
-    ):
+    def decode(self, target, memory, cache=None, index=None, *, training=None, return_attention_scores=False):
         """Scores the next token after each target position: all at once, in chunks or step by step.
 
         Args:

@@ -162,14 +162,7 @@ def attention_weights(
 
 
 def translation_attention(
-    translator,
-    text,
-    kind="cross",
-    layers=None,
-    heads=None,
-    title=None,
-    panel=None,
-    label="attention weight",
+    translator, text, kind="cross", layers=None, heads=None, title=None, panel=None, label="attention weight"
 ):
     """Draws which tokens each head attends to while a translator translates a text.
 

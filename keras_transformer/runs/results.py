@@ -53,10 +53,7 @@ def write_history(folder, history):
         folder: The folder of a run, a `Path`.
         history: As `read_history` returns it; the values may be numbers.
     """
-    with (
-        replaced(folder / HISTORY) as temporary,
-        open(temporary, "w", encoding="utf-8", newline="") as file,
-    ):
+    with replaced(folder / HISTORY) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, history[-1])
         writer.writeheader()
         writer.writerows(history)

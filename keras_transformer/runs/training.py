@@ -23,14 +23,7 @@ from keras_transformer.runs.results import Results, ValidateAverage
 from keras_transformer.runs.tokenizers import ids_and_sizes, make_tokenizers
 from keras_transformer.runs.vocabulary import change_vocabulary, table_of
 from keras_transformer.serving import Translator
-from keras_transformer.training import (
-    Checkpoint,
-    Progress,
-    SavedState,
-    StopOnNaN,
-    TensorBoard,
-    Termination,
-)
+from keras_transformer.training import Checkpoint, Progress, SavedState, StopOnNaN, TensorBoard, Termination
 
 log = logging.getLogger(__name__)
 

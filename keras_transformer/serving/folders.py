@@ -9,9 +9,7 @@ import zipfile
 from pathlib import Path
 
 from keras_transformer import serving
-from keras_transformer.checks import (
-    check,
-)
+from keras_transformer.checks import check
 from keras_transformer.decoding import CONSTRAINTS, STRATEGIES, SpeechIds
 from keras_transformer.files import replaced, write_json
 from keras_transformer.keras_internals import sublayers

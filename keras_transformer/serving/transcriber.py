@@ -91,10 +91,7 @@ class Transcriber(FileWriter):
         super().__init__(model, tokenizer, strategy, max_length, constraints)
         spectrogram = LogMelSpectrogram() if spectrogram is None else spectrogram
         ids = SpeechIds() if ids is None else ids
-        for name, value, kind in (
-            ("spectrogram", spectrogram, LogMelSpectrogram),
-            ("ids", ids, SpeechIds),
-        ):
+        for name, value, kind in (("spectrogram", spectrogram, LogMelSpectrogram), ("ids", ids, SpeechIds)):
             check(isinstance(value, kind), f"`{name}` must be a `{kind.__name__}`.", **{name: value})
         for name, value, known in (("language", language, ids.languages), ("task", task, ids.tasks)):
             check(

@@ -162,11 +162,7 @@ class TranslatorSignatures(SearcherSignatures):
         start = tf.strings.substr(translation, tf.zeros_like(written), written)
         rest = tf.strings.substr(translation, written, tf.strings.length(translation))
         rest, outputs = self._ended_at_stops(rest, options["stop"], outputs)
-        return {
-            "translation": tf.strings.join([start, rest]),
-            **self._notes(source, truncated),
-            **outputs,
-        }
+        return {"translation": tf.strings.join([start, rest]), **self._notes(source, truncated), **outputs}
 
     def _translations(self, tokens):
         """Returns the texts of outputs `(batch, target_len)`, without their `target_start`."""

@@ -147,9 +147,7 @@ class SentencePieceTokenizer(Tokenizer):
         if normalizes and any(token.normalized for token in self.added_tokens):
             self._normalizer = ops_of(normalizer_of(proto), tf.string)
         self._added = AddedTokens(
-            [*self.added_tokens, *symbols],
-            ids,
-            None if self._normalizer is None else self._normalized,
+            [*self.added_tokens, *symbols], ids, None if self._normalizer is None else self._normalized
         )
 
     def _normalized(self, texts):

@@ -86,12 +86,7 @@ class WordPieceTokenizer(Tokenizer):
     """
 
     def __init__(
-        self,
-        vocabulary,
-        lower_case=True,
-        strip_accents=None,
-        special_tokens=SPECIAL,
-        added_tokens=(),
+        self, vocabulary, lower_case=True, strip_accents=None, special_tokens=SPECIAL, added_tokens=()
     ):
         super().__init__()
         self.special_tokens = tuple(special_tokens)

@@ -160,11 +160,7 @@ def write_state(model, path):
 
 def holds_state(path):
     """Returns whether a file is that of a model with adapters, which `write_state` changed."""
-    with (
-        open_regular(path) as file,
-        contextlib.suppress(*BAD_ZIP),
-        zipfile.ZipFile(file) as archive,
-    ):
+    with open_regular(path) as file, contextlib.suppress(*BAD_ZIP), zipfile.ZipFile(file) as archive:
         return STATE in archive.namelist()
     return False
 

@@ -42,10 +42,5 @@ def layer_types(config):
 
 
 FAMILY = DecoderFamily(
-    "gemma2",
-    ("Gemma2ForCausalLM",),
-    TOKENIZER,
-    rows=GEMMA_ROWS,
-    layer_types=layer_types,
-    names=GEMMA_LAYER,
+    "gemma2", ("Gemma2ForCausalLM",), TOKENIZER, rows=GEMMA_ROWS, layer_types=layer_types, names=GEMMA_LAYER
 )

@@ -10,9 +10,4 @@ MISTRAL_ROWS = {
     "feed_forward_bias": (None, False),
     "sliding_window": ("sliding_window", 4096),
 }
-FAMILY = DecoderFamily(
-    "mistral",
-    ("MistralForCausalLM",),
-    TOKENIZER,
-    rows=MISTRAL_ROWS,
-)
+FAMILY = DecoderFamily("mistral", ("MistralForCausalLM",), TOKENIZER, rows=MISTRAL_ROWS)

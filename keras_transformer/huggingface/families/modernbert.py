@@ -27,13 +27,7 @@ THETAS = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 
 WINDOW = 128
 MODERNBERT_ROWS = {
     **with_defaults(
-        ROWS,
-        vocab_size=50368,
-        num_layers=22,
-        d_ff=1152,
-        pad_id=50283,
-        cls_id=50281,
-        sep_id=50282,
+        ROWS, vocab_size=50368, num_layers=22, d_ff=1152, pad_id=50283, cls_id=50281, sep_id=50282
     ),
     "activation": ("hidden_activation", "gelu"),
     "dropout": ("embedding_dropout", 0.0),

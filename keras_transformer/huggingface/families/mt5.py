@@ -12,8 +12,5 @@ MT5_ROWS = {
     "is_scaled": (None, False),
 }
 FAMILY = dataclasses.replace(
-    t5.FAMILY,
-    model_type="mt5",
-    classes=("MT5ForConditionalGeneration",),
-    rows=MT5_ROWS,
+    t5.FAMILY, model_type="mt5", classes=("MT5ForConditionalGeneration",), rows=MT5_ROWS
 )

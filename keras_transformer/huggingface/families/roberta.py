@@ -18,10 +18,7 @@ from keras_transformer.models import (
 
 ROBERTA_ROWS = with_defaults(ROWS, vocab_size=50265, pad_id=1, cls_id=0, sep_id=2)
 # Published checkpoints keep a pooler, which their head does not read.
-IGNORED = (
-    COUNTED,
-    re.compile(r"^(roberta\.)?pooler\.dense\.(weight|bias)$"),
-)
+IGNORED = (COUNTED, re.compile(r"^(roberta\.)?pooler\.dense\.(weight|bias)$"))
 
 
 def heads(name, base="roberta", dropout=("classifier_dropout", "hidden_dropout_prob")):

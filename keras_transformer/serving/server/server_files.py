@@ -233,11 +233,7 @@ def _description(version):
     sizes, xla, precision = description_of(version, checked)
     stored = sum(file.stat().st_size for file in version.rglob("*") if file.is_file())
     # A server keeps bfloat16 as it is stored, and as float32, in which it computes.
-    return {
-        "batch_sizes": sizes,
-        "xla": xla,
-        "bytes": stored * (3 if precision == "bfloat16" else 1),
-    }
+    return {"batch_sizes": sizes, "xla": xla, "bytes": stored * (3 if precision == "bfloat16" else 1)}
 
 
 def _running(file):
