@@ -1,7 +1,6 @@
 """Writes SavedModels that a stock TensorFlow Serving runs."""
 
 import itertools
-import json
 import logging
 import time
 from importlib import metadata
@@ -14,7 +13,7 @@ import tqdm
 from keras_transformer.checks import check, check_choice, check_positive
 from keras_transformer.execution import native
 from keras_transformer.execution.inference import has_int8_weights
-from keras_transformer.files import check_local, locked, remove_temporaries, replaced
+from keras_transformer.files import check_local, locked, remove_temporaries, replaced, write_json
 from keras_transformer.serving.graph.saved_model import write_saved_model
 from keras_transformer.serving.graph.server_graph import write_server_config
 from keras_transformer.serving.graph.weights import PRECISIONS, fingerprint, quantized_copy, store_weights
@@ -151,9 +150,7 @@ class ServedGraph:
                 if warmup:
                     write_warmup(extra, self._requests(self.shapes, functions))
                 description["files"] = hashes(temporary)
-                (temporary / DESCRIPTION).write_text(
-                    json.dumps(description, indent=2) + "\n", encoding="utf-8"
-                )
+                write_json(temporary / DESCRIPTION, description)
                 if check:
                     self._check(temporary, functions)
         seconds = round(time.monotonic() - started, 3)

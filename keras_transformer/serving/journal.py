@@ -1,7 +1,6 @@
 """A file of lines that is being written: it survives a kill, and the same job continues it."""
 
 import contextlib
-import json
 import os
 import shutil
 from pathlib import Path
@@ -14,9 +13,9 @@ from keras_transformer.files import (
     naming,
     open_own,
     remove_temporaries,
-    replaced,
     settle,
     temporary_path,
+    write_json,
 )
 from keras_transformer.untrusted import open_regular, read_json
 
@@ -147,9 +146,8 @@ class Unfinished:
             )
 
     def _write_journal(self):
-        with replaced(self.folder / JOURNAL) as temporary:
-            journal = {"format": FORMAT, "progress": self.progress._asdict(), "job": self._job}
-            temporary.write_text(json.dumps(journal, indent=2) + "\n", encoding="utf-8")
+        journal = {"format": FORMAT, "progress": self.progress._asdict(), "job": self._job}
+        write_json(self.folder / JOURNAL, journal)
 
     def _saved_progress(self, restart):
         """Reads the progress from the journal; raises `ValueError` if this job cannot continue there."""
