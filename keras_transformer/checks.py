@@ -1,11 +1,15 @@
 """Checks of arguments that many constructors make. Each names the argument, the rule and the received value."""
 
 import contextlib
+import inspect
 import math
 import numbers
 import sys
 import unicodedata
+import warnings
 
+# A warning names no line of theirs.
+LIBRARIES = ("keras_transformer", "keras", "tensorflow")
 # Number of characters of a received value in a message.
 LONGEST = 200
 # A model may have this many numbers, whatever is stored.
@@ -31,6 +35,14 @@ def check(holds, rule, /, **received):
     if not holds:
         values = ", ".join(f"{name}={_shortened(repr(value))}" for name, value in received.items())
         raise ValueError(printable(f"{rule} Received: {values}.", LONGEST_MESSAGE))
+
+
+def warn(message):
+    """Warns, and names the line that called this library, through Keras or TensorFlow too."""
+    frame, level = inspect.currentframe().f_back, 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in LIBRARIES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def check_positive(**sizes):

@@ -3,8 +3,9 @@
 import contextlib
 import functools
 import importlib.util
-import warnings
 from pathlib import Path
+
+from keras_transformer.checks import warn
 
 LATIN = "DejaVu Sans"  # comes with matplotlib
 # They draw Hangul, hanja, kana and Latin letters alike, so they come before other fonts.
@@ -45,10 +46,9 @@ def font_families(*texts):
         families, missing = _choose(_searched(), characters)
     if missing:
         shown = "".join(sorted(missing)[:20])
-        warnings.warn(
+        warn(
             f"No installed font has {shown!r}; a picture shows boxes there. For Hangul run "
-            "`pip install koreanize-matplotlib`, or install a font such as Noto Sans KR or NanumGothic.",
-            stacklevel=2,
+            "`pip install koreanize-matplotlib`, or install a font such as Noto Sans KR or NanumGothic."
         )
     return families
 

@@ -10,13 +10,14 @@ documents.
 
 import contextlib
 import random
-import warnings
 
 from keras import StatelessScope, dtype_policies, layers
 from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.backend.common.variables import AutocastScope, initialize_all_variables
 from keras.src.saving.serialization_lib import ObjectSharingScope
+
+from keras_transformer.checks import warn
 
 # `implicit_mask(x)` returns the mask that Keras keeps on a tensor (`mask_zero=True`), bool `(batch, length)`, or None.
 # Keras has no public function for it. On TensorFlow it is an attribute of the tensor, `_keras_mask`. JAX's tracers
@@ -247,4 +248,4 @@ def warn_of_probabilities(logits):
         message = (
             "`y_pred` must be logits, but it is the output of a softmax: leave the softmax out of the model."
         )
-        warnings.warn(message, stacklevel=4)
+        warn(message)

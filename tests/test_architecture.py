@@ -220,6 +220,16 @@ def test_nothing_loads_or_runs_foreign_code():
     assert offenders(foreign_code) == {}
 
 
+def counted_frames(file, tree):
+    """Yields each line that counts frames to name the line of a warning: `checks.warn` finds it."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    yield from [call.lineno for call in calls if "stacklevel" in {word.arg for word in call.keywords}]
+
+
+def test_warnings_find_the_line_that_they_name():
+    assert list(offenders(counted_frames)) == ["checks.py"]
+
+
 def too_long(file, tree):
     """Yields the length of a long file, without docstrings: they are complete, and longer than their code."""
     length = len(file.read_text(encoding="utf-8").splitlines())

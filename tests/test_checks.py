@@ -43,3 +43,14 @@ def test_values_in_range_pass():
     checks.check_count(0, 3, n=0, m=3)
     checks.check_ids(7, pad_id=0, eos_id=6)
     checks.check_choice(["a", None], norm=None)
+
+
+def test_a_warning_names_the_line_that_called_the_library():
+    names = {"warn": checks.warn, "__name__": "keras_transformer.serving.x"}
+    inside = eval("lambda: warn('cut')", names)
+    # Keras calls the library too, as in `fit`.
+    through_keras = eval("lambda f: f()", {"__name__": "keras.src.trainers.trainer"})
+    for call in (inside, lambda: through_keras(inside)):
+        with pytest.warns(UserWarning, match="cut") as caught:
+            call()
+        assert [warning.filename for warning in caught] == [__file__]

@@ -1,9 +1,8 @@
 """A client for `asyncio`."""
 
 import asyncio
-import warnings
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_positive, warn
 from keras_transformer.client.calls import Calls
 
 
@@ -54,7 +53,7 @@ class AsyncClient(Calls):
         while not stream.finished:
             piece, notes = await self._next_piece(stream)
             for note in notes:
-                warnings.warn(note, stacklevel=2)
+                warn(note)
             if piece:
                 yield piece
 

@@ -2,11 +2,10 @@
 
 import copy
 import re
-import warnings
 
 import numpy as np
 
-from keras_transformer.checks import check, check_count, check_positive, check_range, printable
+from keras_transformer.checks import check, check_count, check_positive, check_range, printable, warn
 from keras_transformer.client.access import check_certificates, checked_headers, scheme_of
 from keras_transformer.client.attempts import LONGEST_MESSAGE, MAX_BYTES, Failure, attempt
 from keras_transformer.client.stream import RefusedOptions, Stream, text_output
@@ -36,9 +35,6 @@ class Calls:
 
     The coroutines of `Client` never wait for an event loop, so both clients share every line of them.
     """
-
-    # A warning names the line of the caller.
-    _stacklevel = 2
 
     def __init__(
         self,
@@ -164,7 +160,7 @@ class Calls:
     async def _joined(self, lines, options):
         """Translates the sentences of split lines, and returns the lines in one str."""
         sentences = sentences_of(lines)
-        translations = iter(await self._written("translation", "sentences", sentences, options, frames=1))
+        translations = iter(await self._written("translation", "sentences", sentences, options))
         return "".join(joined(line, translations) for line in lines)
 
     def generate(self, prompts, **options):
@@ -336,7 +332,7 @@ class Calls:
     async def _answer(self, texts, second, options):
         outputs, notes = await self._answered("texts", texts, second, options)
         for note in notes:
-            warnings.warn(note, stacklevel=self._stacklevel)
+            warn(note)
         return outputs
 
     async def _answered(self, name, texts, second, options):
@@ -370,7 +366,7 @@ class Calls:
         }
         return outputs, [f"{count} of {len(texts)} {name} {note}" for note, count in notes.items() if count]
 
-    async def _written(self, output, name, texts, options, frames=0):
+    async def _written(self, output, name, texts, options):
         """Returns the texts that a model writes, a list of str.
 
         Args:
@@ -378,7 +374,6 @@ class Calls:
             name: Name of the argument with the texts, for errors and warnings.
             texts: List of str, or of UTF-8 bytes.
             options: A dict of the options of the rows.
-            frames: Number of coroutines between this one and the public method.
         """
         texts = texts if isinstance(texts, (str, bytes)) else list(texts)
         if texts == []:
@@ -386,7 +381,7 @@ class Calls:
         outputs, notes = await self._answered(name, texts, None, options)
         check_rows(self.url, output, len(texts) * (options.get("n") or 1), name, outputs, "O")
         for note in notes:
-            warnings.warn(note, stacklevel=self._stacklevel + frames)
+            warn(note)
         return [text.decode("utf-8", "replace") for text in outputs[output]]
 
     def predict(self, signature="serving_default", /, **inputs):

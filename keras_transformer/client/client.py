@@ -1,8 +1,8 @@
 """A client that waits for its answers."""
 
 import time
-import warnings
 
+from keras_transformer.checks import warn
 from keras_transformer.client.attempts import finished
 from keras_transformer.client.calls import Calls
 
@@ -43,8 +43,6 @@ class Client(Calls):
         ValueError: If an argument is out of range.
     """
 
-    _stacklevel = 5
-
     def _connected(self, scheme, arguments):
         # The other transport would only take time to import.
         if scheme in ("grpc", "grpcs"):
@@ -62,7 +60,7 @@ class Client(Calls):
         while not stream.finished:
             piece, notes = self._run(self._next_piece(stream))
             for note in notes:
-                warnings.warn(note, stacklevel=2)
+                warn(note)
             if piece:
                 yield piece
 

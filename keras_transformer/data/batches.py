@@ -1,13 +1,12 @@
 """Batches of sentence pairs, in a few fixed shapes."""
 
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 import tqdm
 
-from keras_transformer.checks import check, check_choice, check_positive
+from keras_transformer.checks import check, check_choice, check_positive, warn
 from keras_transformer.data import corpus
 from keras_transformer.data.corpus import IdStore, slices
 from keras_transformer.data.epochs import dataset_of
@@ -119,7 +118,7 @@ class Batches:
         for side, unknown in self.unknown.items():
             if unknown.share > SMALL_SHARE:
                 advice = "Their text is lost. Use a vocabulary that is made from such texts."
-                warnings.warn(f"{side}: {unknown}. {advice}", stacklevel=3)
+                warn(f"{side}: {unknown}. {advice}")
         return [store.rows() for store in stores]
 
     def _selected(self, source_lengths, target_lengths, too_long):
@@ -145,7 +144,7 @@ class Batches:
             action = "truncated" if self.truncated else "skipped"
             messages.append(f"{long} longer than `max_length`={max_length} tokens ({action})")
         if messages:
-            warnings.warn(f"Of {count} pairs: {', '.join(messages)}.", stacklevel=3)
+            warn(f"Of {count} pairs: {', '.join(messages)}.")
         if not self.kept:
             raise ValueError(
                 f"No sentence pair is left to use. Received: {count} pairs, {empty} of them with an "

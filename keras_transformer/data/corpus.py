@@ -4,14 +4,13 @@ import gzip
 import itertools
 import re
 import tempfile
-import warnings
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.checks import check
+from keras_transformer.checks import check, warn
 from keras_transformer.data.files import LINE_ENDS, UNREADABLE, check_kind
 from keras_transformer.untrusted import open_regular
 
@@ -138,7 +137,7 @@ class Lines(Sequence):
         if returns > newlines:
             raise ValueError(rf"{found} Convert the file first: tr '\r' '\n' < old > new")
         if returns:
-            warnings.warn(f"{found} They stay in the texts.", stacklevel=5)
+            warn(f"{found} They stay in the texts.")
 
     def __len__(self):
         return len(self._starts) - 1
@@ -217,10 +216,9 @@ class Columns(Sequence):
                     f"{lines.path}, line {number}: expected source<TAB>target. Received: {line!r:.200}."
                 )
         if longer:
-            warnings.warn(
+            warn(
                 f"{lines.path}: {longer:,} of {len(lines):,} lines have more than two columns. What stands after the "
-                "second tab of a line is not read.",
-                stacklevel=3,
+                "second tab of a line is not read."
             )
 
     def __len__(self):

@@ -3,9 +3,10 @@
 import gzip
 import io
 import re
-import warnings
 import zlib
 from pathlib import Path
+
+from keras_transformer.checks import warn
 
 # Number of bytes. No model reads that much of one sentence.
 LONGEST_LINE = 2**20
@@ -67,7 +68,7 @@ def iterate_lines(file, longest=None, from_start=True):
             rest = file.readline(limit)
         line = line.removesuffix(b"\n").rstrip(b"\r")
         if b"\r" in line:
-            warnings.warn(rf"{LINE_ENDS} A line has the character \r inside: {line!r:.100}.", stacklevel=2)
+            warn(rf"{LINE_ENDS} A line has the character \r inside: {line!r:.100}.")
         yield line
         line = file.readline(limit)
 

@@ -1,12 +1,11 @@
 """Packs texts of any length into rows of one length. A row holds several texts."""
 
 import bisect
-import warnings
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.checks import check, check_choice, check_positive
+from keras_transformer.checks import check, check_choice, check_positive, warn
 from keras_transformer.data.epochs import dataset_of
 
 
@@ -95,10 +94,9 @@ class PackedRows:
         self.kept = len(usable) if self.split else len(fitting)
         self.skipped = len(texts) - self.kept
         if self.skipped:
-            warnings.warn(
+            warn(
                 f"Of {len(texts)} texts: {self.skipped} skipped, {len(usable) - self.kept} of them longer than "
-                f"`length`={self.length} tokens, the others blank or without a token to predict.",
-                stacklevel=3,
+                f"`length`={self.length} tokens, the others blank or without a token to predict."
             )
         if not self.kept:
             raise ValueError(

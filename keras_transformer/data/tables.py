@@ -2,10 +2,9 @@
 
 import csv
 import random
-import warnings
 from pathlib import Path
 
-from keras_transformer.checks import check_range
+from keras_transformer.checks import check_range, warn
 from keras_transformer.data.files import check_kind
 
 
@@ -46,10 +45,9 @@ def read_table(path, *columns):
     if not whole:
         raise ValueError(f"{path} has no row with text in {' and '.join(columns)}.")
     if len(whole) < len(rows):
-        warnings.warn(
+        warn(
             f"{path}: {len(rows) - len(whole)} of {len(rows)} rows are left out, which lack text in "
-            f"{' or '.join(columns)}.",
-            stacklevel=2,
+            f"{' or '.join(columns)}."
         )
     return whole
 

@@ -1,12 +1,11 @@
 """What all models of the library share."""
 
 import functools
-import warnings
 from types import MappingProxyType
 
 import keras
 
-from keras_transformer.checks import check, check_finite_weights
+from keras_transformer.checks import check, check_finite_weights, warn
 from keras_transformer.execution import native
 from keras_transformer.execution.inference import encode_rows, has_int8_weights, predict_graph
 from keras_transformer.keras_internals import clip_sums, sublayers
@@ -219,11 +218,10 @@ class BaseModel(Configured, keras.Model):
     def compile_from_config(self, config):
         """Compiles a loaded model as it was saved, unless it was saved with low-rank adapters: then warns."""
         if config.get(ADAPTED):
-            warnings.warn(
+            warn(
                 "The model was saved with low-rank adapters (LoRA). It has them added to its kernels, and is loaded "
                 "without its optimizer: call `compile` before `fit`. To resume the training itself, load a file of "
-                "`keras_transformer.training.Checkpoint` with `keras_transformer.training.load_checkpoint`.",
-                stacklevel=2,
+                "`keras_transformer.training.Checkpoint` with `keras_transformer.training.load_checkpoint`."
             )
             return
         self.compile_as_saved(config)

@@ -2,11 +2,11 @@
 
 import contextlib
 import dataclasses
-import warnings
 from pathlib import Path
 
 import numpy as np
 
+from keras_transformer.checks import warn
 from keras_transformer.files import holds_others, write_json
 from keras_transformer.runs.model import check_compiled
 from keras_transformer.runs.recipe import PLANNED
@@ -187,7 +187,7 @@ class RunFolder:
                 model = load_checkpoint(saved.path)
             except ValueError as error:
                 errors.append(str(error))
-                warnings.warn(f"{error} Going back to the checkpoint before it.", stacklevel=2)
+                warn(f"{error} Going back to the checkpoint before it.")
             else:
                 # Keras creates the metrics with the first batch. A checkpoint within an epoch restores them earlier.
                 model.compute_metrics(

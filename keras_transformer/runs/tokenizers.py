@@ -1,12 +1,11 @@
 """The tokenizers of a run: trained on its pairs, or read from a file or a folder."""
 
 import re
-import warnings
 from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.checks import check
+from keras_transformer.checks import check, warn
 from keras_transformer.huggingface import tokenizers_from_huggingface
 from keras_transformer.serving import Translator
 from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer
@@ -42,9 +41,8 @@ def make_tokenizers(recipe, pairs):
         else [matches(recipe.keep, (pair[side] for pair in pairs)) for side in (0, 1)]
     )
     if recipe.keep is not None and not any(both):
-        warnings.warn(
-            f"`keep` matches nothing in the pairs, so no text is kept whole. Received: keep={recipe.keep!r:.200}.",
-            stacklevel=2,
+        warn(
+            f"`keep` matches nothing in the pairs, so no text is kept whole. Received: keep={recipe.keep!r:.200}."
         )
 
     def trained_on(sentences, symbols):

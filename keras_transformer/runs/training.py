@@ -5,12 +5,11 @@ import dataclasses
 import hashlib
 import logging
 import platform
-import warnings
 
 import keras
 import tensorflow as tf
 
-from keras_transformer.checks import check
+from keras_transformer.checks import check, warn
 from keras_transformer.data import Batches, Frame
 from keras_transformer.data.unknown import SMALL_SHARE
 from keras_transformer.execution import native
@@ -231,11 +230,10 @@ def _report(recipe, translator, batches, say):
             say(f"{side}: {unknown}")
     updates = recipe.updates(batches.steps)
     if updates <= recipe.warmup_steps:
-        warnings.warn(
+        warn(
             f"the training ends after {updates} updates, within the warm-up of {recipe.warmup_steps}: it may "
             "learn little. Leave the warm-up (`warmup_steps`, --warmup-steps) out, or use about "
-            f"{max(1, updates // 4)} and a highest learning rate of about 0.002, or more epochs, or smaller batches.",
-            stacklevel=2,
+            f"{max(1, updates // 4)} and a highest learning rate of about 0.002, or more epochs, or smaller batches."
         )
 
 
@@ -274,10 +272,9 @@ def _average_last(recipe, folder, say):
     """Averages the last epochs, or as many of them as have a checkpoint."""
     last = min(recipe.average_last, len(folder.whole_epochs()))
     if last < recipe.average_last:
-        warnings.warn(
+        warn(
             f"`average_last` is {recipe.average_last}, but {folder} keeps the checkpoints of only {last} "
-            "epochs. The translator gets their mean.",
-            stacklevel=2,
+            "epochs. The translator gets their mean."
         )
     average_in_locked_folder(folder, last, say)
 

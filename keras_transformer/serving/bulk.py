@@ -6,12 +6,11 @@ import itertools
 import json
 import logging
 import sys
-import warnings
 from pathlib import Path
 
 import tqdm
 
-from keras_transformer.checks import check, check_positive
+from keras_transformer.checks import check, check_positive, warn
 from keras_transformer.data import stream_lines
 from keras_transformer.data.unknown import UnknownTokens
 from keras_transformer.serving.graph.weights import fingerprint
@@ -178,13 +177,12 @@ class _Notes:
     def warn(self, count):
         """Warns, for `count` lines of this call. It is called when all of them are translated."""
         if self._unknown.invalid:
-            warnings.warn(
-                f"{self._unknown.invalid:,} of {count:,} lines are not UTF-8. Their wrong bytes are read as U+FFFD.",
-                stacklevel=3,
+            warn(
+                f"{self._unknown.invalid:,} of {count:,} lines are not UTF-8. Their wrong bytes are read as U+FFFD."
             )
         warning = self._unknown.warning(count, "lines")
         if warning:
-            warnings.warn(warning, stacklevel=3)
+            warn(warning)
         if unended := self._count_unended():
             self._translator.warn_if_unended(unended, count)
 
@@ -230,7 +228,7 @@ def _translate_window(translator, texts, first, batch_size, after_batch):
             if isinstance(result, Exception):
                 failed += 1
                 reason = (str(result).strip() or repr(result)).splitlines()[0]
-                warnings.warn(f"line {first + row} failed and is left empty: {reason}", stacklevel=3)
+                warn(f"line {first + row} failed and is left empty: {reason}")
             else:
                 translations[row] = " ".join(result.splitlines())
         after_batch(len(rows))

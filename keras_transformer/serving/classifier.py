@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from keras_transformer.checks import check
 from keras_transformer.models.heads import ClassificationHead
-from keras_transformer.serving.servable import with_unknown
 from keras_transformer.serving.text_encoder import TextEncoder, TextEncoderSignatures
 
 
@@ -105,9 +104,7 @@ class Classifier(TextEncoder):
             ValueError: If `texts` or `second` is not a list of strings, they differ in length, `second` is missing for
                 pairs or given without them, or `batch_size` is not positive.
         """
-        answers, cut = self.answer_all(texts, "texts", batch_size, verbose, second, jit_compile)
-        self.warn_if_cut(cut, len(answers), "texts")
-        self.warn_if_unknown(with_unknown(answers), len(answers), "texts")
+        answers = self.answer_and_warn(texts, "texts", batch_size, verbose, second, jit_compile)
         return [(answer["label"].decode(), float(answer["probability"])) for answer in answers]
 
 

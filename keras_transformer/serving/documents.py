@@ -37,8 +37,8 @@ class SentenceTranslator:
             A list of str, one for each line.
         """
         lines = [self._splitter.split(text) for text in texts]
-        answers, _ = self.translator.answer_all(sentences_of(lines), "texts", max(1, len(texts)), False)
-        answers, written = iter(answers), []
+        answers = iter(self.translator.answer_all(sentences_of(lines), "texts", max(1, len(texts)), False))
+        written = []
         for line in lines:
             of_line = [next(answers) for _ in sentences_of([line])]
             self._cut += any(answer["truncated"] for answer in of_line)

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from keras_transformer.checks import check, check_count
 from keras_transformer.models.heads import ClassificationHead
-from keras_transformer.serving.servable import with_unknown
 from keras_transformer.serving.text_encoder import TextEncoder, TextEncoderSignatures
 
 
@@ -152,9 +151,7 @@ class Embedder(_PoolingEncoder):
         Raises:
             ValueError: If `texts` is not a list of strings, or `batch_size` is not positive.
         """
-        answers, cut = self.answer_all(texts, "texts", batch_size, verbose, jit_compile=jit_compile)
-        self.warn_if_cut(cut, len(answers), "texts")
-        self.warn_if_unknown(with_unknown(answers), len(answers), "texts")
+        answers = self.answer_and_warn(texts, "texts", batch_size, verbose, jit_compile=jit_compile)
         return [answer["vector"] for answer in answers]
 
 
@@ -208,7 +205,5 @@ class Similarity(_PoolingEncoder):
             ValueError: If `texts` or `second` is not a list of strings, they differ in length, or `batch_size` is not
                 positive.
         """
-        answers, cut = self.answer_all(texts, "texts", batch_size, verbose, second, jit_compile)
-        self.warn_if_cut(cut, len(answers), "texts")
-        self.warn_if_unknown(with_unknown(answers), len(answers), "texts")
+        answers = self.answer_and_warn(texts, "texts", batch_size, verbose, second, jit_compile)
         return [float(answer["score"]) for answer in answers]

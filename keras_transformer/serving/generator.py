@@ -10,7 +10,6 @@ from keras_transformer.masks import lengths_of
 from keras_transformer.models import LanguageModel
 from keras_transformer.request_options import OPTIONS
 from keras_transformer.serving.searcher import Searcher, SearcherSignatures, option_specs, options_request
-from keras_transformer.serving.servable import with_unknown
 from keras_transformer.serving.signatures import function_of, readable
 from keras_transformer.serving.warmup import text_of_length
 
@@ -211,9 +210,7 @@ class TextGenerator(Searcher):
         Raises:
             ValueError: If `prompts` is not a list of strings, or `batch_size` is not positive.
         """
-        answers, cut = self.answer_all(prompts, "prompts", batch_size, verbose, jit_compile=jit_compile)
-        self.warn_if_cut(cut, len(answers), "prompts")
-        self.warn_if_unknown(with_unknown(answers), len(answers), "prompts")
+        answers = self.answer_and_warn(prompts, "prompts", batch_size, verbose, jit_compile=jit_compile)
         return [answer["continuation"].decode("utf-8", "replace") for answer in answers]
 
     @property

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import warnings
 from collections.abc import Iterable
 
 import keras
@@ -10,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_positive, warn
 from keras_transformer.data.unknown import WARNING, UnknownTokens
 from keras_transformer.execution import native
 from keras_transformer.execution.inference import KeepsFunctions
@@ -147,8 +146,7 @@ class Servable(KeepsFunctions, Saving):
             signature: Name of the signature that answers.
 
         Returns:
-            A list of dicts, one for each text, in their order: its row of each output of the signature. And the
-            number of texts that were cut, an int.
+            A list of dicts, one for each text, in their order: its row of each output of the signature.
 
         Raises:
             ValueError: If `texts` or `second` is not a list of strings, they differ in length, or `batch_size` is not
@@ -162,7 +160,7 @@ class Servable(KeepsFunctions, Saving):
                 f"`second` must have a text for each of `{name}`. Received: {len(sides[-1])} for {len(texts)}."
             )
         if not texts:
-            return [], 0
+            return []
         by_length = self.token_lengths(*sides).argsort(kind="stable")
         answers = [None] * len(texts)
         with tqdm.tqdm(
@@ -176,7 +174,15 @@ class Servable(KeepsFunctions, Saving):
                 for row, i in enumerate(rows):
                     answers[i] = {key: value[row] for key, value in batch.items()}
                 bar.update(len(rows))
-        return answers, sum(bool(answer["truncated"]) for answer in answers)
+        return answers
+
+    def answer_and_warn(self, texts, name, *options, **more_options):
+        """Calls `answer_all`. Warns when some texts were cut, or hold text that the vocabulary cannot write."""
+        answers = self.answer_all(texts, name, *options, **more_options)
+        cut, unknown = (sum(bool(each[output]) for each in answers) for output in ("truncated", "unknown"))
+        self.warn_if_cut(cut, len(answers), name)
+        self.warn_if_unknown(unknown, len(answers), name)
+        return answers
 
     def unknown_shares(self, texts):
         """Returns which share of the tokens of each text the vocabulary cannot write.
@@ -193,7 +199,7 @@ class Servable(KeepsFunctions, Saving):
         return UnknownTokens(self.tokenizers[0]).rows(ids) / np.maximum(1, ids.row_lengths().numpy())
 
     def warn_if_cut(self, cut, count, name):
-        """Warns that some texts were cut. Call it in a public method: the warning names the line that called that.
+        """Warns that some texts were cut.
 
         Args:
             cut: Number of texts that were cut, an int.
@@ -201,14 +207,13 @@ class Servable(KeepsFunctions, Saving):
             name: What the texts are, such as "sentences".
         """
         if cut:
-            warnings.warn(
+            warn(
                 f"{cut} of {count} {name} are longer than `max_source_length`={self.max_source_length} tokens; the "
-                "rest of them is not read.",
-                stacklevel=3,
+                "rest of them is not read."
             )
 
     def warn_if_unknown(self, unknown, count, name):
-        """Warns that some texts hold unknown tokens. Call it in a public method, as `warn_if_cut`.
+        """Warns that some texts hold unknown tokens.
 
         Args:
             unknown: Number of texts with an unknown token, an int.
@@ -216,7 +221,7 @@ class Servable(KeepsFunctions, Saving):
             name: What the texts are, such as "sentences".
         """
         if unknown:
-            warnings.warn(f"{unknown:,} of {count:,} {name} {WARNING.format('')}", stacklevel=3)
+            warn(f"{unknown:,} of {count:,} {name} {WARNING.format('')}")
 
     def answer(self, *inputs, signature="serving_default", jit_compile=None):
         """Answers one request.
@@ -277,11 +282,6 @@ class Servable(KeepsFunctions, Saving):
         path = path_of_new_version(folder, version)
         ServedGraph(self, xla, **options).write(path, warmup, check, verbose)
         return path
-
-
-def with_unknown(answers):
-    """Returns how many answers, as `answer_all` returns them, are those of texts with an unknown token."""
-    return sum(bool(answer["unknown"]) for answer in answers)
 
 
 def _as_bytes(name, texts):

@@ -8,7 +8,6 @@ from keras_transformer.checks import check, check_choice
 from keras_transformer.masks import lengths_of
 from keras_transformer.models.heads import SpanHead, TaggingHead
 from keras_transformer.serving.entities import AGGREGATIONS, entities_of
-from keras_transformer.serving.servable import with_unknown
 from keras_transformer.serving.signatures import parts_by_row, readable
 from keras_transformer.serving.text_encoder import TextEncoder, TextEncoderSignatures
 
@@ -150,7 +149,8 @@ class Tagger(TextEncoder):
         """
         rule = "`entities` needs a tokenizer that tells where its pieces stand in a text."
         check(not self.hides_characters, rule, **self.hides_characters)
-        return list(map(entities_in, self._answers(texts, batch_size, jit_compile, verbose, "entities")))
+        options = {"jit_compile": jit_compile, "signature": "entities"}
+        return list(map(entities_in, self.answer_and_warn(texts, "texts", batch_size, verbose, **options)))
 
     def tag(self, texts, batch_size=32, jit_compile=None, verbose=False):
         """Labels the tokens of texts. Warns when some texts were cut, or hold text that the vocabulary cannot write.
@@ -168,15 +168,8 @@ class Tagger(TextEncoder):
         Raises:
             ValueError: If `texts` is not a list of strings, or `batch_size` is not positive.
         """
-        return list(map(tags_of, self._answers(texts, batch_size, jit_compile, verbose, "serving_default")))
-
-    def _answers(self, texts, batch_size, jit_compile, verbose, signature):
-        """Answers texts, and warns when some were cut, or hold text that the vocabulary cannot write."""
-        options = {"jit_compile": jit_compile, "signature": signature}
-        answers, cut = self.answer_all(texts, "texts", batch_size, verbose, **options)
-        self.warn_if_cut(cut, len(answers), "texts")
-        self.warn_if_unknown(with_unknown(answers), len(answers), "texts")
-        return answers
+        answers = self.answer_and_warn(texts, "texts", batch_size, verbose, jit_compile=jit_compile)
+        return list(map(tags_of, answers))
 
 
 def tags_of(answer):

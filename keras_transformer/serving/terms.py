@@ -4,12 +4,11 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import warnings
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.checks import check
+from keras_transformer.checks import check, warn
 from keras_transformer.decoding import Beam, DiverseBeam, PhraseBeam
 from keras_transformer.serving.glossary import Glossary, UnknownWords, goes_on
 from keras_transformer.serving.signatures import Output, function_of
@@ -163,10 +162,7 @@ class TermTranslator(Translator):
         super().warn_if_cut(cut, count, name)
         if self._missing:
             examples = ", ".join(map(repr, self._missing_texts))
-            warnings.warn(
-                f"{self._missing:,} translations lack a term of their text, for example that of {examples}.",
-                stacklevel=3,
-            )
+            warn(f"{self._missing:,} translations lack a term of their text, for example that of {examples}.")
         self._missing, self._missing_texts = 0, []
 
     @property

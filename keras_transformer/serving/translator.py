@@ -1,19 +1,17 @@
 """Translators: a text in, its translation out."""
 
-import warnings
 from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.checks import check, check_count, check_ids, check_positive
+from keras_transformer.checks import check, check_count, check_ids, check_positive, warn
 from keras_transformer.data import Frame
 from keras_transformer.decoding import Greedy
 from keras_transformer.models import EncoderDecoder, Ensemble
 from keras_transformer.request_options import OPTIONS
 from keras_transformer.serving.documents import SentenceTranslator
 from keras_transformer.serving.searcher import Searcher, SearcherSignatures, option_specs, options_request
-from keras_transformer.serving.servable import with_unknown
 from keras_transformer.serving.signatures import Output, function_of, readable
 from keras_transformer.serving.warmup import text_of_length
 
@@ -345,9 +343,7 @@ class Translator(Searcher):
         Raises:
             ValueError: If `sentences` is not a list of strings, or `batch_size` is not positive.
         """
-        answers, cut = self.answer_all(sentences, "sentences", batch_size, verbose, jit_compile=jit_compile)
-        self.warn_if_cut(cut, len(answers), "sentences")
-        self.warn_if_unknown(with_unknown(answers), len(answers), "sentences")
+        answers = self.answer_and_warn(sentences, "sentences", batch_size, verbose, jit_compile=jit_compile)
         self.warn_if_unended(sum(not answer["ended"] for answer in answers), len(answers))
         return [answer["translation"].decode("utf-8", "replace") for answer in answers]
 
@@ -399,7 +395,7 @@ class Translator(Searcher):
         return unended
 
     def warn_if_unended(self, unended, count):
-        """Warns that some translations have no end. Call it in a public method, as `warn_if_cut`.
+        """Warns that some translations have no end.
 
         Args:
             unended: Number of texts whose translation was cut at its largest length, an int.
@@ -407,10 +403,9 @@ class Translator(Searcher):
         """
         if unended:
             limit = "twice the length of the source plus 16" if self.max_length is None else self.max_length
-            warnings.warn(
+            warn(
                 f"{unended:,} of {count:,} translations were cut at their largest number of tokens, "
-                f"`max_length`={limit}: they lack their end, or repeat themselves.",
-                stacklevel=3,
+                f"`max_length`={limit}: they lack their end, or repeat themselves."
             )
 
     @property

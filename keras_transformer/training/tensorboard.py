@@ -3,7 +3,6 @@
 import functools
 import importlib.util
 import time
-import warnings
 from pathlib import Path
 
 import keras
@@ -12,7 +11,7 @@ import tensorflow as tf
 from keras import ops
 from tensorboard.plugins import projector
 
-from keras_transformer.checks import check, check_positive
+from keras_transformer.checks import check, check_positive, warn
 from keras_transformer.files import replaced
 from keras_transformer.keras_internals import watch_gradients
 from keras_transformer.models import EncoderDecoder
@@ -93,10 +92,9 @@ class TensorBoard(keras.callbacks.Callback):
         check(self.translator is None or isinstance(model, EncoderDecoder), rule, model=type(model).__name__)
         self._draws = bool(self.val_pairs) and importlib.util.find_spec("matplotlib") is not None
         if self.val_pairs and not self._draws:
-            warnings.warn(
+            warn(
                 "TensorBoard gets no attention maps, because matplotlib is missing. Install it with "
-                "`pip install matplotlib`.",
-                stacklevel=2,
+                "`pip install matplotlib`."
             )
         self._writers, self._maps = {}, {}
         with model.distribute_strategy.scope():

@@ -16,7 +16,7 @@ class Upper(Mirror):
     """Writes each sentence in capitals between marks."""
 
     def answer_all(self, texts, *arguments):
-        answers = [
+        return [
             {
                 "translation": f"<{text.upper()}>".encode(),
                 "ended": True,
@@ -25,7 +25,6 @@ class Upper(Mirror):
             }
             for text in texts
         ]
-        return answers, 0
 
 
 def test_each_sentence_is_translated_alone_and_the_layout_stays():

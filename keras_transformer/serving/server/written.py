@@ -1,8 +1,8 @@
 """What `server-files` wrote before: it tells the user's changes from its own files, and remembers name and image."""
 
 import hashlib
-import warnings
 
+from keras_transformer.checks import warn
 from keras_transformer.files import replaced, write_json
 from keras_transformer.untrusted import read_json, read_text
 
@@ -48,16 +48,12 @@ def write_unchanged(folder, files, always, **settings):
         elif name == always:
             other = folder / (name + ".old")
             _write(other, old)
-            warnings.warn(
-                f"{path} was changed by hand. It is written anew, and {other} holds the changed one.",
-                stacklevel=5,
-            )
+            warn(f"{path} was changed by hand. It is written anew, and {other} holds the changed one.")
         else:
             path = other
-            warnings.warn(
+            warn(
                 f"{folder / name} was changed by hand, and stays. {other} holds what this command would write: "
-                "merge the two, or remove the first and run the command again.",
-                stacklevel=5,
+                "merge the two, or remove the first and run the command again."
             )
         _write(path, text)
         paths.append(path)
