@@ -26,9 +26,8 @@ LENGTHS, WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096), (64, 128, 256, 512, 102
 QUICK_LENGTHS, QUICK_WIDTHS = (16, 32), (64, 128)
 WINDOW, KERNEL = 32, 3  # r and k
 PROCESSES = 3  # for each memory; TensorFlow's own reserves differ by up to 80 MB between processes
-BLOCK = (
-    128  # `layers.dot_product.FEWEST_QUERIES`: the number of queries of one block in a window of a long input
-)
+# The number of queries of one block in a window of a long input: `FEWEST_QUERIES` of execution/blocks.py.
+BLOCK = 128
 # Multiplications of a layer for each row, up to a factor: as table 1 counts them, and with the projections.
 ARITHMETIC = {
     "self-attention": ("O(n² d)", lambda n, d: n * n * d, lambda n, d: 2 * n * n * d + 4 * n * d * d),
