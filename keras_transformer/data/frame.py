@@ -5,7 +5,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """The ids around the texts of a pair: what an encoder-decoder reads and writes besides their tokens.
+    """The ids that stand around the tokens of a pair of texts, in what an encoder-decoder reads and writes.
 
     Attributes:
         pad_id: The id of padding.

@@ -24,11 +24,12 @@ class PackedRows:
             array `(length,)`. The model reads the others and does not learn to write them.
         length: Number of tokens in a row.
         batch_size: Number of rows in a batch. The last batch of an epoch is filled with rows of padding.
-        too_long: What happens to a text that is longer than a row: "split", "skip" or "error".
+        too_long: What happens to a text that is longer than a row. "split" cuts it into several texts. "skip" leaves it
+            out, with a warning. "error" raises.
         seed: Int, the seed of the order.
         pad_id: The id of padding in the inputs.
-        target_pad_id: The target of padding, and of ids that are no targets; `pad_id` when None. No token may have this
-            id as its target.
+        target_pad_id: The target of padding, and of ids that are not targets; `pad_id` when None. No token may have
+            this id as its target.
         packed: Whether a row may hold several texts.
 
     Attributes:
