@@ -54,8 +54,8 @@ class Calls:
         max_bytes=MAX_BYTES,
     ):
         scheme = scheme_of(url)
-        if not isinstance(model, str) or not model.isprintable() or not model:
-            raise ValueError(f"`model` must be the name of a model. Received: model={model!r}.")
+        is_name = isinstance(model, str) and model.isprintable() and model
+        check(is_name, "`model` must be the name of a model.", model=model)
         if version is not None:
             check_positive(version=version)
         if label is not None and (

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.checks import check_count, check_positive, check_range
+from keras_transformer.checks import check, check_count, check_positive, check_range
 
 log = logging.getLogger(__name__)
 
@@ -96,10 +96,8 @@ def load_test(
         raise ValueError(f"`texts` must be a list of at least one string. Received: texts={texts!r:.200}.")
     check_count(1, MOST_CALLERS, callers=callers)
     check_positive(rows=rows)
-    if rows > client.batch_size:
-        raise ValueError(
-            f"`rows` must be at most the client's batch_size={client.batch_size}. Received: rows={rows}."
-        )
+    rule = f"`rows` must be at most the client's batch_size={client.batch_size}."
+    check(rows <= client.batch_size, rule, rows=rows)
     if seconds is None and requests is None:
         raise ValueError("`seconds` or `requests` must limit the test. Received: None for both.")
     if seconds is not None:

@@ -81,11 +81,8 @@ class Batches:
         least = int(self._added.max()) + 1
         check(max_length >= least, f"`max_length` must be at least {least}.", max_length=max_length)
         check_positive(num_buckets=num_buckets)
-        if batch_tokens < max_length:
-            raise ValueError(
-                "`batch_tokens` must be at least `max_length`. "
-                f"Received: batch_tokens={batch_tokens}, max_length={max_length}."
-            )
+        rule = "`batch_tokens` must be at least `max_length`."
+        check(batch_tokens >= max_length, rule, batch_tokens=batch_tokens, max_length=max_length)
         self.seed = seed
         self.sampling = sampling
         self._pad_id, self._bos_id = frame.pad_id, frame.bos_id

@@ -221,11 +221,9 @@ def is_multi_label(config):
 def _check_problem_type(config, count, allowed):
     """Raises `ValueError` where `problem_type` asks for another function of the scores than a head computes."""
     allowed = (SINGLE_LABEL, *allowed) if count > 1 else (SINGLE_LABEL, "regression")
-    if config.get("problem_type") not in (None, *allowed):
-        raise ValueError(
-            f"`problem_type` of config.json must be one of {list(allowed)} with {count} labels. "
-            f"Received: problem_type={config['problem_type']!r:.200}."
-        )
+    kind = config.get("problem_type")
+    rule = f"`problem_type` of config.json must be one of {list(allowed)} with {count} labels."
+    check(kind in (None, *allowed), rule, problem_type=kind)
 
 
 def _default_labels(count):

@@ -1,5 +1,6 @@
 """Reading of preprocessor_config.json, which describes how a checkpoint's images or its audio are prepared."""
 
+from keras_transformer.checks import check
 from keras_transformer.huggingface.files import read_config
 from keras_transformer.huggingface.known_keys import PREPROCESSOR, check_keys
 from keras_transformer.huggingface.speech import EXTRACTOR, PREPROCESSOR_CONFIG, spectrogram_of
@@ -45,16 +46,11 @@ def preprocessing_from_huggingface(folder):
             )
     size = config["size"]
     if isinstance(size, dict):
-        if size.keys() != {"height", "width"}:
-            raise ValueError(
-                f"`size` of {PREPROCESSOR_CONFIG} must have height and width alone. Received: size={size}."
-            )
+        rule = f"`size` of {PREPROCESSOR_CONFIG} must have height and width alone."
+        check(size.keys() == {"height", "width"}, rule, size=size)
         size = (size["height"], size["width"])
-    if config["resample"] not in INTERPOLATIONS:
-        raise ValueError(
-            f"`resample` of {PREPROCESSOR_CONFIG} must be one of {sorted(INTERPOLATIONS)}. "
-            f"Received: resample={config['resample']!r:.200}."
-        )
+    rule = f"`resample` of {PREPROCESSOR_CONFIG} must be one of {sorted(INTERPOLATIONS)}."
+    check(config["resample"] in INTERPOLATIONS, rule, resample=config["resample"])
     normalizes = config["do_normalize"]
     return ImagePreprocessing(
         size if config["do_resize"] else None,

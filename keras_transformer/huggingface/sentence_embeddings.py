@@ -269,11 +269,8 @@ def _modules(folder):
             f"Received: {kinds!r:.200}."
         )
     paths = [each["path"] for each in modules]
-    if paths[0] != "" or "" in paths[1 : 2 + len(inner)]:
-        raise ValueError(
-            f"{folder / MODULES} must have its transformer in the folder itself, and its pooling in a folder in it. "
-            f"Received: path={paths!r:.200}."
-        )
+    rule = f"{folder / MODULES} must have its transformer in the folder itself, and its pooling in a folder in it."
+    check(paths[0] == "" and "" not in paths[1 : 2 + len(inner)], rule, path=paths)
     return folder / paths[1], [folder / path for path in paths[2 : 2 + len(inner)]], normalize
 
 

@@ -226,16 +226,11 @@ class Recipe:
         check_choices(self)
         check_range(0.98, 1, **self.given("character_coverage"))
         self._check_tokenizer()
-        if self.ema is not None and self.average_last > 1:
-            raise ValueError(
-                "`ema` and `average_last` both average the weights. Give only one of them. "
-                f"Received: ema={self.ema}, average_last={self.average_last}."
-            )
-        if self.epochs is not None and self.average_last > self.epochs:
-            raise ValueError(
-                "`average_last` must be at most `epochs`. "
-                f"Received: average_last={self.average_last}, epochs={self.epochs}."
-            )
+        last = self.average_last
+        rule = "`ema` and `average_last` both average the weights. Give only one of them."
+        check(self.ema is None or last <= 1, rule, ema=self.ema, average_last=last)
+        rule = "`average_last` must be at most `epochs`."
+        check(self.epochs is None or last <= self.epochs, rule, average_last=last, epochs=self.epochs)
         if self.subword_sampling is not None:
             check_range(0, 1, above=True, subword_sampling=self.subword_sampling)
             rule = "`subword_sampling` needs a tokenizer of subwords."

@@ -65,10 +65,8 @@ def train(recipe, pairs, folder, val_pairs=None, say=print):
         Diverged: If the loss or a weight is NaN or infinite. The checkpoints before it are whole.
     """
     check_backend("run")
-    if recipe.patience is not None and not val_pairs:
-        raise ValueError(
-            f"`patience` needs validation pairs. Received: patience={recipe.patience}, val_pairs={val_pairs}."
-        )
+    rule = "`patience` needs validation pairs."
+    check(recipe.patience is None or val_pairs, rule, patience=recipe.patience, val_pairs=val_pairs)
     folder = RunFolder(folder)
     recipe = folder.planned(recipe)
     description = _describe(recipe, pairs, val_pairs)

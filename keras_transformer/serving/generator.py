@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from keras_transformer.checks import check
 from keras_transformer.decoding import Greedy
 from keras_transformer.decoding.hypotheses import one_of
 from keras_transformer.masks import lengths_of
@@ -187,11 +188,12 @@ class TextGenerator(Searcher):
                 DEFAULT_LENGTH if longest is None else max(2, min(DEFAULT_LENGTH, longest // 2))
             )
         super().__init__(model, tokenizer, tokenizer, strategy, max_source_length, max_length, constraints)
-        if longest is not None and max_source_length + (max_length or 1) > longest + 1:
-            raise ValueError(
-                f"`max_source_length` and `max_length` must leave all tokens within the model's {longest} positions. "
-                f"Received: max_source_length={max_source_length}, max_length={max_length}."
-            )
+        check(
+            longest is None or max_source_length + (max_length or 1) <= longest + 1,
+            f"`max_source_length` and `max_length` must leave all tokens within the model's {longest} positions.",
+            max_source_length=max_source_length,
+            max_length=max_length,
+        )
         self.tokenizer = tokenizer
         self.starts_with_bos = starts_with_bos
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check, check_positive
 from keras_transformer.layers import ImagePreprocessing
 from keras_transformer.models import VisionTransformer
 from keras_transformer.serving.classifier import likeliest, with_labels
@@ -120,15 +120,11 @@ class ImageClassifier(Servable):
         super().__init__(model)
         count = model.num_classes or 0
         labels = [str(i) for i in range(count)] if labels is None else list(labels)
-        if not count or len(labels) != count or not all(isinstance(label, str) for label in labels):
-            raise ValueError(
-                "`labels` must hold a str for each class of the model. "
-                f"Received: num_classes={model.num_classes}, labels={labels!r:.200}."
-            )
-        if preprocessing is not None and not isinstance(preprocessing, ImagePreprocessing):
-            raise ValueError(
-                f"`preprocessing` must be an `ImagePreprocessing`. Received: preprocessing={preprocessing!r:.200}."
-            )
+        fits = count and len(labels) == count and all(isinstance(label, str) for label in labels)
+        rule = "`labels` must hold a str for each class of the model."
+        check(fits, rule, num_classes=model.num_classes, labels=labels)
+        fits = preprocessing is None or isinstance(preprocessing, ImagePreprocessing)
+        check(fits, "`preprocessing` must be an `ImagePreprocessing`.", preprocessing=preprocessing)
         self.labels = labels
         self.preprocessing = preprocessing
 
@@ -186,8 +182,8 @@ class ImageClassifier(Servable):
                 not positive.
         """
         check_positive(batch_size=batch_size)
-        if self.preprocessing is None:
-            raise ValueError("`classify_encoded` needs a `preprocessing`. Received: preprocessing=None.")
+        rule = "`classify_encoded` needs a `preprocessing`."
+        check(self.preprocessing is not None, rule, preprocessing=None)
         if isinstance(images, (str, bytes)) or not all(isinstance(image, bytes) for image in images):
             raise ValueError(f"`images` must be a list of bytes. Received: {images!r:.200}.")
         return self._classes(images, batch_size, signature="encoded")

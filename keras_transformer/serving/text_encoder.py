@@ -4,7 +4,7 @@ import functools
 
 import tensorflow as tf
 
-from keras_transformer.checks import check_count
+from keras_transformer.checks import check, check_count
 from keras_transformer.decoding.loop import MOST_TOKENS
 from keras_transformer.models import EncoderModel
 from keras_transformer.serving.servable import Servable
@@ -124,11 +124,10 @@ class TextEncoder(Servable):
                 "`tokenizer` must not have more ids than the model. "
                 f"Received: {tokenizer.vocab_size} ids, vocab_size={model.vocab_size}."
             )
-        if (model.starts_with_cls and tokenizer.bos_id is None) or tokenizer.eos_id is None:
-            raise ValueError(
-                "`tokenizer` must have a `bos_id` for `[CLS]` and an `eos_id` for `[SEP]`. "
-                f"Received: bos_id={tokenizer.bos_id}, eos_id={tokenizer.eos_id}."
-            )
+        bos_id, eos_id = tokenizer.bos_id, tokenizer.eos_id
+        rule = "`tokenizer` must have a `bos_id` for `[CLS]` and an `eos_id` for `[SEP]`."
+        fits = eos_id is not None and (bos_id is not None or not model.starts_with_cls)
+        check(fits, rule, bos_id=bos_id, eos_id=eos_id)
         for name, received, expected in (
             ("pad_id", tokenizer.pad_id, model.pad_id),
             ("cls_id", tokenizer.bos_id, model.cls_id),

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
-from keras_transformer.checks import check_positive
+from keras_transformer.checks import check, check_positive
 from keras_transformer.text.added_tokens import AddedTokens, as_added_tokens, join
 from keras_transformer.text.base import (
     Tokenizer,
@@ -318,11 +318,9 @@ def _read_lines(path):
 
 
 def _check_pieces(pieces, special):
-    if len(special) != len(SPECIAL) or not all(isinstance(piece, str) for piece in special):
-        raise ValueError(
-            f"`special_tokens` must be {len(SPECIAL)} str, for {', '.join(SPECIAL)}. "
-            f"Received: special_tokens={special!r:.200}."
-        )
+    rule = f"`special_tokens` must be {len(SPECIAL)} str, for {', '.join(SPECIAL)}."
+    fits = len(special) == len(SPECIAL) and all(isinstance(piece, str) for piece in special)
+    check(fits, rule, special_tokens=special)
     missing = [piece for piece in special if piece not in pieces]
     if missing:
         raise ValueError(f"`vocabulary` must have {', '.join(special)}. Received: {missing[0]} is missing.")

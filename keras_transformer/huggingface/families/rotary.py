@@ -2,6 +2,7 @@
 
 import math
 
+from keras_transformer.checks import check
 from keras_transformer.huggingface.configs import check_config
 from keras_transformer.huggingface.known_keys import check_keys
 from keras_transformer.layers import LinearScaling, Llama3Scaling, RotaryPositions, YarnScaling
@@ -45,11 +46,8 @@ def positions_from(config, rope=None):
     if rope is None:
         rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     rope_type = rope.get("rope_type", rope.get("type", "default"))
-    if rope_type not in ("default", *SCALINGS):
-        raise ValueError(
-            f"`rope_type` of config.json must be one of {['default', *SCALINGS]}. "
-            f"Received: rope_type={rope_type!r:.200}."
-        )
+    rule = f"`rope_type` of config.json must be one of {['default', *SCALINGS]}."
+    check(rope_type in ("default", *SCALINGS), rule, rope_type=rope_type)
     check_config({**config, **rope}, partial_rotary_factor=1.0, rope_interleaved=False)
     known = [key for _, arguments in SCALINGS.values() for key in arguments]
     check_keys(rope, (*KNOWN, *known), "the rope of config.json")
@@ -99,11 +97,8 @@ def rope_of(family, positions):
     rope = {"rope_type": "default"}
     if scaling is not None:
         scalings = {scaling_class: (kind, arguments) for kind, (scaling_class, arguments) in SCALINGS.items()}
-        if type(scaling) not in scalings:
-            raise ValueError(
-                f"`scaling` of a {family!r} model must be one of {[kind.__name__ for kind in scalings]}. "
-                f"Received: scaling={scaling!r}."
-            )
+        rule = f"`scaling` of a {family!r} model must be one of {[kind.__name__ for kind in scalings]}."
+        check(type(scaling) in scalings, rule, scaling=scaling)
         rope_type, arguments = scalings[type(scaling)]
         values = {key: getattr(scaling, argument) for key, argument in arguments.items()}
         usual = YARN_DEFAULTS if rope_type == "yarn" else {}
