@@ -165,6 +165,14 @@ def test_each_catalogue_is_of_a_page_that_translate_updates():
     assert found == {*translate.PAGES, "sphinx"}
 
 
+def test_each_page_is_translated_or_named_as_english():
+    import translate
+
+    pages = [page for pages in pages_of_the_site().values() for page in pages]
+    names = {page.resolve().relative_to(ROOT).with_suffix("").as_posix() for page in pages}
+    assert {"docs/index", *names} == {*translate.PAGES, *translate.IN_ENGLISH}
+
+
 @needs_sphinx
 @pytest.mark.skipif(
     not list((ROOT / "course" / "_build").glob("*/*.ipynb")), reason="no chapter is executed: make course"
