@@ -107,7 +107,7 @@ def sentences(text):
     text = re.sub(r"\]\([^)]*\)", "]", text)
     for block in re.split(r"\n\s*\n|\n(?=[-*|#\d])", text):
         for cell in block.split("|"):
-            yield from (part.split() for part in re.split(r"(?<=[.!?:;])\s+", cell.strip()))
+            yield from (part.split() for part in re.split(r"(?<=[.!?])\s+", cell.strip()))
 
 
 def test_few_sentences_are_long():
