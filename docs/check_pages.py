@@ -21,6 +21,7 @@ from playwright.sync_api import sync_playwright
 SITE = Path(__file__).resolve().parent / "_build" / "html"
 WINDOWS = {"wide": {"width": 1280, "height": 900}, "narrow": {"width": 390, "height": 844}}
 SCHEMES = ("light", "dark")
+FORWARDS = b'http-equiv="refresh"'  # a page that leads to another one at once
 RULES = {
     "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]},
     "preload": False,  # a page that is a file may not read its style sheets
@@ -114,8 +115,8 @@ def faults_of(page, address):
 
 
 def check(program, files, site, progress):
-    """Returns the faults of some pages, a dict from their names."""
-    found = {}
+    """Prints the faults of each page as soon as they are found; returns the number of pages with faults."""
+    count = 0
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=program, args=["--disable-background-networking"]
@@ -123,10 +124,12 @@ def check(program, files, site, progress):
         page = chromium.new_page()
         for file in files:
             if faults := faults_of(page, file.as_uri()):
-                found[str(file.relative_to(site))] = faults
+                count += 1
+                lines = [f"  {', '.join(places)}: {fault}" for fault, places in faults.items()]
+                progress.write("\n".join([str(file.relative_to(site)), *lines]))
             progress.update()
         chromium.close()
-    return found
+    return count
 
 
 def main(arguments=None):
@@ -141,23 +144,17 @@ def main(arguments=None):
         parser.error(f"No browser is installed. Looked for: {', '.join(BROWSERS)}.")
     site = options.site.resolve()
     files = [
-        file for file in sorted(site.rglob("*.html")) if str(file.relative_to(site)).startswith(options.only)
+        file
+        for file in sorted(site.rglob("*.html"))
+        if str(file.relative_to(site)).startswith(options.only) and FORWARDS not in file.read_bytes()
     ]
     if not files:
         parser.error(f"SITE must have pages that begin with {options.only!r}. Received: {site}.")
     shares = [files[start :: options.workers] for start in range(options.workers)]
     with tqdm.tqdm(total=len(files), unit="page") as progress, ThreadPoolExecutor(options.workers) as pool:
-        found = {
-            name: faults
-            for share in pool.map(lambda part: check(program, part, site, progress), shares)
-            for name, faults in share.items()
-        }
-    for name, faults in sorted(found.items()):
-        print(name)
-        for fault, places in faults.items():
-            print(f"  {', '.join(places)}: {fault}")
-    print(f"{len(files)} pages opened in {len(WINDOWS)} windows, light and dark: {len(found)} have faults")
-    return 1 if found else 0
+        count = sum(pool.map(lambda part: check(program, part, site, progress), shares))
+    print(f"{len(files)} pages opened in {len(WINDOWS)} windows, light and dark: {count} have faults")
+    return 1 if count else 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python docs/translate.py
 
-Only the pages in PAGES get a catalogue; the others appear in English.
+Only the pages in PAGES get a catalogue. Those of IN_ENGLISH and the records of decisions appear in English.
 """
 
 import shutil
@@ -66,15 +66,22 @@ PAGES = (
     "docs/translate_files",
     "docs/keep_text",
     "docs/evidence",
+    "docs/decisions",
+    "docs/checkpoint_keys",
     "docs/learn/index",
     "docs/learn/terms",
     "docs/reference/index",
+    "docs/reference/command_line",
     "docs/reference/exit_codes",
     "docs/reference/interfaces",
+    "docs/reference/short_examples",
     "benchmarks/korean_english",
     "benchmarks/multi30k",
     "benchmarks/serving",
+    "SECURITY",
 )
+# For contributors, who read English in the code, and tables of measurements.
+IN_ENGLISH = ("docs/architecture", "benchmarks/README", "benchmarks/tried", "CHANGELOG", "CONTRIBUTING")
 LANGUAGES = ("ko",)
 
 

@@ -107,7 +107,7 @@ def sentences(text):
     text = re.sub(r"\]\([^)]*\)", "]", text)
     for block in re.split(r"\n\s*\n|\n(?=[-*|#\d])", text):
         for cell in block.split("|"):
-            yield from (part.split() for part in re.split(r"(?<=[.!?:;])\s+", cell.strip()))
+            yield from (part.split() for part in re.split(r"(?<=[.!?])\s+", cell.strip()))
 
 
 def test_few_sentences_are_long():
@@ -163,6 +163,14 @@ def test_each_catalogue_is_of_a_page_that_translate_updates():
     catalogues = DOCS / "locale" / "ko" / "LC_MESSAGES"
     found = {file.relative_to(catalogues).with_suffix("").as_posix() for file in catalogues.rglob("*.po")}
     assert found == {*translate.PAGES, "sphinx"}
+
+
+def test_each_page_is_translated_or_named_as_english():
+    import translate
+
+    pages = [page for pages in pages_of_the_site().values() for page in pages]
+    names = {page.resolve().relative_to(ROOT).with_suffix("").as_posix() for page in pages}
+    assert {"docs/index", *names} == {*translate.PAGES, *translate.IN_ENGLISH}
 
 
 @needs_sphinx

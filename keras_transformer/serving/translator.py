@@ -31,7 +31,7 @@ class TranslatorSignatures(SearcherSignatures):
         "text.",
         "score": "The log probability of given translations.",
         "tokens": "Translates token ids, for callers that have a tokenizer.",
-        "options": "Translates texts, each with a prefix, lengths, a temperature and a seed of its own.",
+        "options": "Translates texts, each with a prefix, lengths, draws, penalties and stop strings of its own.",
     }
 
     def __init__(self, servable, batch_sizes, source_lengths=None, weights=None):
