@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import korean_corpus
+import korean_debian_data
 import korean_help
 import korean_help_data
 import numpy as np
@@ -99,7 +100,13 @@ def test_the_translator_of_help_texts_says_which_file_is_missing(tmp_path, capsy
 def test_every_example_has_a_run():
     """Those that need a run, an export or a server of the user have tests of their own."""
     named = {"ask_export.py", "draw_beam.py", "show_tensorboard.py", "translate_on_ray.py", "korean_help.py"}
-    helpers = {"encoders.py", "sources.py", "korean_corpus.py", "korean_help_data.py"}
+    helpers = {
+        "encoders.py",
+        "sources.py",
+        "korean_corpus.py",
+        "korean_help_data.py",
+        "korean_debian_data.py",
+    }
     found = {file.name for file in EXAMPLES.glob("*.py")}
     assert found == {*RUNS, "demo.py", *named, *helpers}
 
@@ -151,3 +158,52 @@ def test_missing_packages_are_named(tmp_path, capsys):
     assert korean_help_data.main(["--packages", str(tmp_path), "--output", str(tmp_path / "out")]) == 1
     assert f"Missing: {korean_help_data.HELP}/ko" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_catalogues_and_pages_of_any_package_become_pairs(tmp_path, capsys):
+    share, held_out = tmp_path / "packages/usr/share", tmp_path / "held_out"
+    page = '<page xmlns="http://projectmallard.org/1.0/"><title>{}</title><p>{} <em>{}</em></p>{}</page>'
+    pages = {
+        "ko/app/a.page": page.format(
+            "앱", "새 창을 엽니다.", "창을 옮깁니다.", "<p>Not translated at all.</p>"
+        ),
+        "C/app/a.page": page.format(
+            "App", "Opens a new window.", "Moves the window.", "<p>Not translated at all.</p>"
+        ),
+        "ko/app/other.page": page.format("앱", "다른 요소가 있습니다.", "", ""),
+        "C/app/other.page": page.format("App", "It has other elements.", "", "<p>One more paragraph.</p>"),
+    }
+    for name, content in pages.items():
+        (share / "help" / name).parent.mkdir(parents=True, exist_ok=True)
+        (share / "help" / name).write_text(content, encoding="utf-8")
+    catalogue = Catalog()
+    for english, korean in {
+        "_Open the file now": "지금 파일 열기(_O)",
+        "Saves the <b>whole</b> file": "<b>전체</b> 파일을 저장합니다",
+        "OK": "확인",
+        "this sentence is held out.": "남겨 둔 문장입니다.",
+        "Print %(name)s again now": "%(name)s 다시 인쇄하기",
+    }.items():
+        catalogue.add(english, korean)
+    (share / "locale/ko/LC_MESSAGES").mkdir(parents=True)
+    with (share / "locale/ko/LC_MESSAGES/app.mo").open("wb") as file:
+        write_mo(file, catalogue)
+    (share / "locale/ko/LC_MESSAGES/broken.mo").write_bytes(b"nothing")
+    held_out.mkdir()
+    for part in ("val", "test"):
+        with gzip.open(held_out / f"{part}.ko-en.tsv.gz", "wt", encoding="utf-8") as file:
+            file.write("다른 한국어 문장입니다.\tThis sentence is HELD OUT.\n")
+    command = ["--packages", str(tmp_path / "packages"), "--held-out", str(held_out)]
+    output = tmp_path / "more.ko-en.tsv.gz"
+    assert korean_debian_data.main([*command, "--output", str(output)]) == 0
+    assert list(read_tsv(output)) == [
+        ("새 창을 엽니다. 창을 옮깁니다.", "Opens a new window. Moves the window."),
+        ("전체 파일을 저장합니다", "Saves the whole file"),
+        ("지금 파일 열기", "Open the file now"),
+    ]
+    said = capsys.readouterr()
+    assert (
+        "1 pages are aligned, 1 have other elements" in said.out and "broken.mo: cannot be read" in said.err
+    )
+    command = ["--packages", str(tmp_path / "none"), "--held-out", str(held_out), "--output", str(output)]
+    assert korean_debian_data.main(command) == 1
