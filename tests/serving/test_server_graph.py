@@ -15,6 +15,7 @@ from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.python.eager import context
 
 from keras_transformer.execution import native
+from keras_transformer.serving.graph import called
 from keras_transformer.serving.graph.loop_invariants import hold_invariants
 from keras_transformer.serving.graph.server_graph import leave_signature, write_out_signatures
 
@@ -293,3 +294,59 @@ def test_optimizer_options_are_restored_and_of_one_thread():
         assert options().meta_optimizer_iterations == 1 and not options().disable_meta_optimizer
         raise ZeroDivisionError
     assert options() == before
+
+
+def called_twice():
+    """Signatures that call one function, which has loops, with other inputs. They share the variable alone."""
+    shared = tf.function(lambda weight, x, n: (*nested(weight, x, n)[1:3], tf.shape(x)), autograph=False)
+
+    def once(weight, x, n):
+        total, product, shape = shared(weight, x, n)
+        return {"total": total, "both": product + total, "shape": shape}
+
+    def of_constant(weight, x, n):
+        return {"total": shared(weight, x + 1.0, tf.constant(2))[0]}
+
+    return {"serving_default": once, "other": of_constant}
+
+
+def served_functions(meta_graph):
+    functions = meta_graph.graph_def.library.function
+    return [function for function in functions if function.signature.name.endswith(called.SERVED)]
+
+
+@pytest.mark.parametrize("many", [1, called.MANY])
+def test_a_large_function_of_two_calls_is_in_the_graph_once(tmp_path, monkeypatch, many):
+    """Its loops hold what no step changes, and no server optimizes it again. A small one is written out twice."""
+    monkeypatch.setattr(called, "MANY", many)
+    meta_graph = saved(tmp_path, called_twice())
+    x = np.array([1.0, 0.5], "float32")
+    expected = {name: answer(meta_graph, tmp_path, name, x, 4) for name in ("serving_default", "other")}
+    write_out_signatures(meta_graph)
+    for name, outputs in expected.items():
+        found = answer(meta_graph, tmp_path, name, x, 4)
+        assert found.keys() == outputs.keys()
+        for key, value in outputs.items():
+            np.testing.assert_allclose(found[key], value, rtol=1e-6)
+    functions, top = served_functions(meta_graph), operations(meta_graph)
+    if many > 1:
+        assert not functions and top["LoopCond"] == 4
+        return
+    (function,) = functions
+    inside = collections.Counter(node.op for node in function.node_def)
+    assert top["LoopCond"] == 0 and inside["LoopCond"] == 2 and inside["NextIteration"] == 8
+    # The variable is an argument, not one for each call.
+    assert inside["VarHandleOp"] == inside["Placeholder"] == 0 and len(function.signature.input_arg) == 3
+    calls = [
+        node for node in meta_graph.graph_def.node if node.attr["f"].func.name == function.signature.name
+    ]
+    configs = {ConfigProto.FromString(node.attr["config_proto"].s).SerializeToString() for node in calls}
+    assert len(calls) == 2 and len(configs) == 1
+    assert ConfigProto.FromString(configs.pop()).graph_options.rewrite_options.disable_meta_optimizer
+
+
+def test_a_function_of_one_call_is_written_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(called, "MANY", 1)
+    meta_graph = saved(tmp_path, {"serving_default": called_twice()["serving_default"]})
+    write_out_signatures(meta_graph)
+    assert not served_functions(meta_graph) and operations(meta_graph)["LoopCond"] == 2

@@ -58,6 +58,8 @@ def write_saved_model(module, signatures, path, xla):
         _make_small(meta_graph.graph_def)
         if not xla:
             write_out_signatures(meta_graph)
+            # The functions that were written out hold some constants twice.
+            _make_small(meta_graph.graph_def)
     (Path(path) / "saved_model.pb").write_bytes(saved.SerializeToString(deterministic=True))
     write_fingerprint(str(path))
 

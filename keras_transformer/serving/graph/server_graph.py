@@ -16,6 +16,14 @@ from tensorflow.python.framework.meta_graph import stripped_op_list_for_graph
 from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.grappler.cluster import Cluster
 
+from keras_transformer.serving.graph.called import (
+    SERVED,
+    as_it_is,
+    calls_to_keep,
+    function_of_graph,
+    functions_called,
+    graph_of_function,
+)
 from keras_transformer.serving.graph.loop_invariants import hold_invariants
 from keras_transformer.serving.graph.names import free_name, node_of, with_name
 from keras_transformer.serving.graph.shared import open_signatures
@@ -69,23 +77,67 @@ def write_out_signatures(meta_graph):
     part.meta_info_def.CopyFrom(meta_graph.meta_info_def)
     part.graph_def.versions.CopyFrom(graph.versions)
     part.graph_def.library.CopyFrom(graph.library)
+    calls = calls_to_keep(opened, part.graph_def.library)
     part.graph_def.node.extend([*kept, *opened])
     for name, signature in signatures.items():
         part.signature_def[name].CopyFrom(signature)
+    nodes, library = _optimized(part, kept)
+    for name, own_calls in calls.items():
+        library |= _optimized_function(name, own_calls, part, kept)
+    as_it_is(nodes)
+    own = {function.signature.name for function in graph.library.function}
+    graph.library.function.extend(
+        library[name] for name in functions_called(nodes, library) if name not in own
+    )
+    del graph.node[:]
+    graph.node.extend([*kept, *nodes])
+    meta_graph.meta_info_def.stripped_op_list.CopyFrom(stripped_op_list_for_graph(graph))
+
+
+def _optimized(part, kept):
+    """Optimizes a graph.
+
+    Args:
+        part: The `MetaGraphDef`. Its signatures keep their inputs and outputs.
+        kept: `NodeDef`s of the graph that stay as they are.
+
+    Returns:
+        The other nodes, a list of `NodeDef`; and all functions, a dict from a name to its `FunctionDef`.
+    """
     cpu = NamedDevice(
         name="/job:localhost/replica:0/task:0/device:CPU:0", properties=DeviceProperties(type="CPU")
     )
     # Without a cluster, TensorFlow would look at the devices of this machine.
     cluster = Cluster(devices=[cpu])
     optimized = tf_optimizer.OptimizeGraph(_optimizer_config(), part, verbose=False, cluster=cluster)
-    functions = {function.signature.name for function in graph.library.function}
-    graph.library.function.extend(
-        function for function in optimized.library.function if function.signature.name not in functions
+    nodes = hold_invariants(optimized.node)
+    nodes = _named_after_signatures(nodes, dict(part.signature_def), {node.name for node in kept})
+    return nodes, {function.signature.name: function for function in optimized.library.function}
+
+
+def _optimized_function(name, calls, meta_graph, kept):
+    """Optimizes a function that is called more than once.
+
+    Args:
+        name: The name of the function.
+        calls: The `NodeDef`s of its calls.
+        meta_graph: The `MetaGraphDef` with all functions.
+        kept: The `NodeDef`s that stand outside of the signatures, such as variables.
+
+    Returns:
+        A dict from a name to its `FunctionDef`: the new function, and those that it calls.
+    """
+    part, arguments = graph_of_function(name, calls, kept, meta_graph)
+    nodes, library = _optimized(part, kept)
+    called = {each: library[each] for each in functions_called(nodes, library)}
+    (described,) = part.signature_def.values()
+    outputs = {key: info.name for key, info in described.outputs.items()}
+    (signature,) = (
+        each.signature
+        for each in meta_graph.graph_def.library.function
+        if each.signature.name == name + SERVED
     )
-    nodes = _named_after_signatures(hold_invariants(optimized.node), signatures, {node.name for node in kept})
-    del graph.node[:]
-    graph.node.extend([*kept, *nodes])
-    meta_graph.meta_info_def.stripped_op_list.CopyFrom(stripped_op_list_for_graph(graph))
+    return {**called, name + SERVED: function_of_graph(nodes, signature, arguments, outputs)}
 
 
 def _optimizer_config():
@@ -168,15 +220,9 @@ def leave_signature(meta_graph, name):
     names = _needed(ends, by_name)
     nodes = [by_name[each] for each in names]
     functions = {function.signature.name: function for function in graph.library.function}
-    called, left = {}, list(nodes)
-    while left:
-        for value in left.pop().attr.values():
-            for each in (value.func.name, *(function.name for function in value.list.func)):
-                if each in functions and each not in called:
-                    called[each] = functions[each]
-                    left += functions[each].node_def
+    called = functions_called(nodes, functions)
     _keep(graph.node, nodes)
-    _keep(graph.library.function, called.values())
+    _keep(graph.library.function, [functions[name] for name in called])
     for key in meta_graph.signature_def.keys() - kept:
         del meta_graph.signature_def[key]
 

@@ -30,7 +30,7 @@ def open_signatures(graph, signatures):
         A list of `NodeDef`s that replace the calls and the inputs of the signatures.
     """
     by_name = {node.name: node for node in graph.node}
-    opened = _Nodes({function.signature.name: function for function in graph.library.function})
+    opened = Nodes({function.signature.name: function for function in graph.library.function})
     inputs, outputs = {}, {}
     for name, signature in signatures.items():
         own = {node_of(info.name): key for key, info in signature.inputs.items()}
@@ -78,15 +78,16 @@ def _attributes(node):
     return sorted((key, value.SerializeToString(deterministic=True)) for key, value in node.attr.items())
 
 
-class _Nodes:
+class Nodes:
     """Nodes of functions, in the order in which they are computed.
 
     Args:
         functions: A dict from a name to its `FunctionDef`.
+        prefix: What the names of the nodes begin with.
     """
 
-    def __init__(self, functions):
-        self.functions, self.nodes, self._known = functions, [], {}
+    def __init__(self, functions, prefix=""):
+        self.functions, self.prefix, self.nodes, self._known = functions, prefix, [], {}
 
     def open(self, call, inputs, levels):
         """Writes out the function of a call.
@@ -120,10 +121,10 @@ class _Nodes:
             else:
                 name = self._add(node, own)
                 results, waits[node.name] = (
-                    [f"{name}:{i}" for i in range(len(_output_names(node)))],
+                    [f"{name}:{i}" for i in range(len(output_names(node)))],
                     [f"^{name}"],
                 )
-            places |= zip((f"{node.name}:{each}" for each in _output_names(node)), results, strict=True)
+            places |= zip((f"{node.name}:{each}" for each in output_names(node)), results, strict=True)
         results = [places[function.ret[each.name]] for each in function.signature.output_arg]
         return results, [each for name in function.control_ret.values() for each in waits[name]]
 
@@ -138,7 +139,7 @@ class _Nodes:
             return self._known[content]
         new = NodeDef()
         new.CopyFrom(node)
-        new.name = f"_{len(self.nodes)}/{node.name}"
+        new.name = f"{self.prefix}_{len(self.nodes)}/{node.name}"
         new.input[:] = inputs
         self.nodes.append(new)
         self._known[content] = new.name
@@ -159,7 +160,7 @@ def _in_order(nodes):
     return [(by_name[name], not needed[name]) for name in order]
 
 
-def _output_names(node):
+def output_names(node):
     """Returns the outputs of a node as its function names them, such as "outputs:1", in their order."""
     names = []
     for output in op_def_registry.get(node.op).output_arg:
