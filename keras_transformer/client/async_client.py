@@ -36,15 +36,15 @@ class AsyncClient(Calls):
         self._turns = asyncio.Semaphore(concurrency)
         super().__init__(url, model, **arguments)
 
-    def _connected(self, scheme, arguments):
+    def _connected(self, scheme):
         # The other transport would only take time to import.
         if scheme in ("grpc", "grpcs"):
             from keras_transformer.client.rpc import AsyncRpc
 
-            return AsyncRpc(*arguments)
+            return AsyncRpc(self)
         from keras_transformer.client.rest import AsyncRest
 
-        return AsyncRest(self.concurrency, *arguments)
+        return AsyncRest(self)
 
     def _run(self, coroutine):
         return coroutine

@@ -89,8 +89,8 @@ class Calls:
         self.backoff = backoff
         self.max_bytes = max_bytes
         self.headers = checked_headers(headers)
-        paths = [None if path is None else str(path) for path in files.values()]
-        self._transport = self._connected(scheme, (url, model, version, label, *paths, max_bytes))
+        self.certificate_files = tuple(None if path is None else str(path) for path in files.values())
+        self._transport = self._connected(scheme)
 
     def with_headers(self, headers):
         """Returns a client that sends further headers, for example with the id of one request.
@@ -511,7 +511,7 @@ class Calls:
                 message = f"{self.url} refuses {where}: {reason}"
             raise error_class(message) from None
 
-    def _connected(self, scheme, arguments):
+    def _connected(self, scheme):
         """Makes the transport of a URL's scheme."""
         raise NotImplementedError
 

@@ -43,15 +43,15 @@ class Client(Calls):
         ValueError: If an argument is out of range.
     """
 
-    def _connected(self, scheme, arguments):
+    def _connected(self, scheme):
         # The other transport would only take time to import.
         if scheme in ("grpc", "grpcs"):
             from keras_transformer.client.rpc import Rpc
 
-            return Rpc(*arguments)
+            return Rpc(self)
         from keras_transformer.client.rest import Rest
 
-        return Rest(*arguments)
+        return Rest(self)
 
     def _run(self, coroutine):
         return finished(coroutine)

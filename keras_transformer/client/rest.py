@@ -37,27 +37,21 @@ class Rest:
     """Sends requests for one model over HTTP.
 
     Args:
-        url: URL of the server, `http://` or `https://`.
-        model: Name of the model.
-        version: Version number, or None.
-        label: Version label, or None.
-        certificates: Path of a PEM file of the authorities to trust; None for the system's.
-        client_certificate: Path of a PEM file with the client's certificate, or None.
-        client_key: Path of a PEM file with its key; None if the other file holds it.
-        max_bytes: Largest number of bytes of an answer.
+        client: The client, whose address, model and certificates it uses.
 
     The methods take the deadline of a request, in seconds of `time.monotonic`, and its headers, a dict.
     """
 
     closed = False
 
-    def __init__(self, url, model, version, label, certificates, client_certificate, client_key, max_bytes):
-        self._base = f"{url.rstrip('/')}/v1/models/{quote(model, safe='')}"
-        if version is not None:
-            self._base += f"/versions/{version}"
-        if label is not None:
-            self._base += f"/labels/{quote(label, safe='')}"
-        self._verify = certificates or True
+    def __init__(self, client):
+        authorities, certificate, key = client.certificate_files
+        self._base = f"{client.url.rstrip('/')}/v1/models/{quote(client.model, safe='')}"
+        if client.version is not None:
+            self._base += f"/versions/{client.version}"
+        if client.label is not None:
+            self._base += f"/labels/{quote(client.label, safe='')}"
+        self._verify = authorities or True
         self._session = requests.Session()
         self._session.headers["User-Agent"] = USER_AGENT
         # A few compressed bytes can fill the memory.
@@ -66,8 +60,8 @@ class Rest:
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         # Even without following a redirect, `requests` would read and decompress the whole body of one.
         self._session.get_redirect_target = lambda response: None
-        self._max_bytes = max_bytes
-        self._session.cert = (client_certificate, client_key) if client_key else client_certificate
+        self._max_bytes = client.max_bytes
+        self._session.cert = (certificate, key) if key else certificate
         # Without `auth`, `requests` would send a password of the user's .netrc.
         self._session.auth = lambda request: request
         adapter = DeadlineAdapter(pool_maxsize=CONNECTIONS)
@@ -216,15 +210,14 @@ class AsyncRest:
     """`Rest` for an event loop: its methods are coroutines, and each request has a thread.
 
     Args:
-        threads: Largest number of requests at the same time.
-        *arguments: The arguments of `Rest`.
+        client: The `AsyncClient`.
     """
 
     closed = False
 
-    def __init__(self, threads, *arguments):
-        self._rest = Rest(*arguments)
-        self._threads = ThreadPoolExecutor(threads, "keras_transformer.client")
+    def __init__(self, client):
+        self._rest = Rest(client)
+        self._threads = ThreadPoolExecutor(client.concurrency, "keras_transformer.client")
 
     async def predict(self, signature, inputs, deadline, headers):
         return await self._in_thread(self._rest.predict, signature, inputs, deadline, headers)

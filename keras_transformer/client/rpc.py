@@ -32,33 +32,25 @@ class Rpc:
     """Sends requests for one model over gRPC.
 
     Args:
-        url: URL of the server, `grpc://` or `grpcs://`.
-        model: Name of the model.
-        version: Version number, or None.
-        label: Version label, or None.
-        certificates: Path of a PEM file of the authorities to trust; None for the system's.
-        client_certificate: Path of a PEM file with the client's certificate, or None.
-        client_key: Path of a PEM file with its key; None if the other file holds it.
-        max_bytes: Largest number of bytes of an answer.
+        client: The client, whose address, model and certificates it uses.
 
     The methods take the deadline of a request, in seconds of `time.monotonic`, and its headers, a dict.
     """
 
     closed = False
 
-    def __init__(self, url, model, version, label, certificates, client_certificate, client_key, max_bytes):
-        parts = urlsplit(url)
+    def __init__(self, client):
+        parts = urlsplit(client.url)
         self._address = parts.netloc
         self._credentials = None
         if parts.scheme == "grpcs":
-            files = certificates, client_key or client_certificate, client_certificate
+            authorities, certificate, key = client.certificate_files
+            files = authorities, key or certificate, certificate
             self._credentials = grpc.ssl_channel_credentials(
                 *(None if path is None else Path(path).read_bytes() for path in files)
             )
-        self._model = model
-        self._version = version
-        self._label = label
-        self._options = [*OPTIONS, ("grpc.max_receive_message_length", max_bytes)]
+        self._model, self._version, self._label = client.model, client.version, client.label
+        self._options = [*OPTIONS, ("grpc.max_receive_message_length", client.max_bytes)]
         self._channel = self._opened()
 
     def _opened(self):
@@ -142,7 +134,7 @@ class AsyncRpc(Rpc):
     """`Rpc` for an event loop: its methods are coroutines. The first request opens the channel.
 
     Args:
-        *arguments: The arguments of `Rpc`.
+        client: The `AsyncClient`.
     """
 
     def _opened(self):
