@@ -13,6 +13,7 @@ package has its own free licence, which its `copyright` file tells. Nothing is d
 
 import argparse
 import gzip
+import html
 import re
 import sys
 from pathlib import Path
@@ -23,8 +24,8 @@ from korean_help_data import HANGUL, clean, is_pair, texts_of
 from keras_transformer.data import read_tsv
 
 CATALOGUES, PAGES = "usr/share/**/ko/LC_MESSAGES/*.mo", "usr/share/**/ko/**/*"
-# "파일(&F)", "_File", "Open(~O)"
-KEYS = re.compile(r"\s*\([_&~][A-Za-z0-9]\)|[_~](?=[A-Za-z])|&(?=[A-Za-z가-힣])")
+# The key of a menu, which a Korean text has behind it: "파일(_F)" is "_File".
+KEY = re.compile(r"\s*\(([_&~])([A-Za-z0-9])\)")
 MARKUP = re.compile(r"<[^<>]*>|^@[a-z:]+\s")
 # Of a text: who translated it, and code, which no sentence has.
 NOT_SENTENCES = re.compile(r"@\w+\.|[{}\\]|%\(|#include|https?://|::|->")
@@ -68,7 +69,8 @@ def main(arguments=None):
     kept = [pair for pair in pairs if not held_out & texts_of([pair])]
     if not kept:
         print(
-            f"korean_debian_data: error: --packages has no pairs below {options.packages}/usr/share.",
+            f"korean_debian_data: error: --packages must have pairs below {options.packages}/usr/share. Received: "
+            f"{len(pairs)}, of which {len(pairs)} are held out.",
             file=sys.stderr,
         )
         return 1
@@ -107,10 +109,17 @@ def catalogue_pairs(packages):
         for message in messages:
             # Of a plural the singular: Korean has one form.
             texts = (message.string, message.id)
-            yield tuple(
-                clean(MARKUP.sub(" ", KEYS.sub("", text if isinstance(text, str) else text[0])))
-                for text in texts
-            )
+            texts = (text if isinstance(text, str) else text[0] for text in texts)
+            yield tuple(clean(html.unescape(MARKUP.sub(" ", text))) for text in without_key(*texts))
+
+
+def without_key(korean, english):
+    """Returns the texts of a menu without the mark of its key: only a Korean text says which letter it is."""
+    key = KEY.search(korean)
+    if key is None:
+        return korean, english
+    mark, letter = key.groups()
+    return KEY.sub("", korean), re.sub(f"{mark}(?={letter})", "", english, count=1, flags=re.IGNORECASE)
 
 
 def page_pairs(packages):
@@ -149,10 +158,11 @@ def english_page(packages, korean):
 
 def blocks(page):
     """Returns the texts of a page: `(tag, text)` of each element of `BLOCKS` that has no other one inside."""
-    from lxml import etree, html
+    from lxml import etree
+    from lxml import html as lxml_html
 
     if ".html" in page.name:
-        parser = html.HTMLParser(encoding="euc-kr" if page.name.endswith(".euc-kr") else "utf-8")
+        parser = lxml_html.HTMLParser(encoding="euc-kr" if page.name.endswith(".euc-kr") else "utf-8")
     else:
         parser = etree.XMLParser(recover=True, resolve_entities=False, no_network=True)
     try:

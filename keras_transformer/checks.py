@@ -8,7 +8,7 @@ import sys
 import unicodedata
 import warnings
 
-# A warning names no line of theirs.
+# A warning names the line that called these packages.
 LIBRARIES = ("keras_transformer", "keras", "tensorflow")
 # Number of characters of a received value in a message.
 LONGEST = 200

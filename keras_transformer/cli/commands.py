@@ -336,6 +336,10 @@ def convert(options):
     names = "source_language", "target_language", "precision", "chat", "base", "pairs"
     given = {name: value for name, value in options_among(options, *names).items() if value}
     if is_huggingface(options.source):
+        from keras_transformer.checks import check
+
+        rule = "--no-tokenizers is for a folder that becomes a Hugging Face folder."
+        check(options.tokenizers, rule, source=str(options.source))
         kind = type(convert(*folders, verbose=sys.stderr.isatty(), **given)).__name__
     else:
         for name in given:

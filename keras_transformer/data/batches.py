@@ -74,6 +74,11 @@ class Batches:
         frame=Frame(),  # noqa: B008
     ):
         check_choice(("skip", "truncate", "error"), too_long=too_long)
+        pair = tuple(tokenizers) if isinstance(tokenizers, (tuple, list)) else (tokenizers, tokenizers)
+        rule = "`tokenizers` must be one tokenizer, or a pair: of the sources and of the targets."
+        fits = len(pair) == 2 and all(hasattr(each, "vocab_size") for each in pair)
+        check(fits, rule, tokenizers=tokenizers)
+        check(isinstance(frame, Frame), "`frame` must be a `Frame`, such as `translator.frame`.", frame=frame)
         around = (frame.source_start, frame.source_end), (frame.target_start, (frame.eos_id,))
         self._around = [[np.array(ids, "int32") for ids in side] for side in around]
         self._max_length = max_length
@@ -86,7 +91,7 @@ class Batches:
         self.seed = seed
         self.sampling = sampling
         self._pad_id, self._bos_id = frame.pad_id, frame.bos_id
-        self._tokenizers = tokenizers if isinstance(tokenizers, (tuple, list)) else (tokenizers, tokenizers)
+        self._tokenizers = pair
         ids = self._tokenized(pairs)
         self._texts = pairs
         self._chosen = self._selected(*(side.lengths for side in ids), too_long)

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from keras_transformer.checks import check_count
+
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
@@ -12,7 +14,7 @@ class Frame:
         bos_id: The id at the start of the target inputs.
         eos_id: The id at the end of the targets.
         source_start: Ids before the tokens of each source, such as the id of its language; a sequence of int.
-        source_end: Ids after the tokens of each source. None for `eos_id` alone.
+        source_end: Ids after the tokens of each source; `(eos_id,)` where it was given as None.
         target_start: Ids at the start of each target, such as the id of its language. The target inputs have them after
             `bos_id`.
 
@@ -31,11 +33,11 @@ class Frame:
     target_start: tuple = ()
 
     def __post_init__(self):
-        ends = {"source_end": (self.eos_id,) if self.source_end is None else self.source_end}
-        for name, ids in (
-            {"source_start": self.source_start, "target_start": self.target_start} | ends
-        ).items():
-            object.__setattr__(self, name, tuple(ids))
+        for name in ("source_start", "source_end", "target_start"):
+            ids = (self.eos_id,) if getattr(self, name) is None else tuple(getattr(self, name))
+            for each in ids:
+                check_count(0, **{name: each})
+            object.__setattr__(self, name, ids)
 
     def source(self, ids):
         """Returns the ids of a source for the model, a list."""

@@ -68,7 +68,7 @@ class PackedRows:
         self.batch_size = batch_size
         self.seed = seed
         self._pad_ids = pad_id, pad_id if target_pad_id is None else target_pad_id
-        self._texts = self._selected([_checked(*text) for text in texts], too_long)
+        self._texts = self._selected([_text_of(pair) for pair in texts], too_long)
         if any((_targets(text) == self._pad_ids[1]).any() for text in self._texts):
             raise ValueError(
                 "`target_pad_id` must not be the target of a token, because the loss would ignore that token. "
@@ -101,7 +101,7 @@ class PackedRows:
             )
         if not self.kept:
             raise ValueError(
-                f"`documents` must hold a text with a token to predict. Received: {len(texts)} texts, none to use."
+                f"At least one text must have a token to predict. Received: {len(texts)} texts, none to use."
             )
         if self.split:
             pieces = [
@@ -178,14 +178,10 @@ class PackedTexts(PackedRows):
         documents: List of texts, each a list of ids or an int array `(length,)`, without special ids.
         length: Number of tokens in a row.
         batch_size: Number of rows in a batch. The last batch of an epoch is filled with rows of padding.
-        too_long: What happens to a text that is longer than a row. "split" cuts it into several texts; only the
-            first begins with `bos`, and only the last ends with `eos`. "skip" leaves it out, with a warning. "error"
-            raises.
-        seed: Int, the seed of the order.
-        pad_id: The id of padding in the inputs.
         bos_id: The id before each text. With None there is none, and the first id of a text is not predicted.
         eos_id: The id after each text. With None there is none, and the last id of a text is not an input.
-        target_pad_id: The target of padding; `pad_id` when None. No token may have this id as its target.
+        **options: `too_long`, `seed`, `pad_id`, `target_pad_id` and `packed` of `PackedRows`. A text that is split
+            begins with `bos` and ends with `eos` once.
 
     Attributes:
         kept: Number of texts that are in the rows.
@@ -207,22 +203,9 @@ class PackedTexts(PackedRows):
     [1, 1, 1, 1, 2, 2]
     """
 
-    def __init__(
-        self,
-        documents,
-        length,
-        batch_size,
-        *,
-        too_long="split",
-        seed=0,
-        pad_id=0,
-        bos_id=2,
-        eos_id=3,
-        target_pad_id=None,
-    ):
+    def __init__(self, documents, length, batch_size, *, bos_id=2, eos_id=3, **options):
         bos, eos = ([] if end is None else [end] for end in (bos_id, eos_id))
         texts = [_with_ends(ids, bos, eos) for ids in documents]
-        options = {"too_long": too_long, "seed": seed, "pad_id": pad_id, "target_pad_id": target_pad_id}
         super().__init__(texts, length, batch_size, **options)
 
 
@@ -236,17 +219,18 @@ def _with_ends(ids, bos, eos):
     return ids_and_ends, np.full(len(ids_and_ends), ids.size > 0)
 
 
-def _checked(ids, learned):
+def _text_of(pair):
     """Returns a text as int32 `(2, length)`: its ids, and 1 for each that is a target."""
-    ids, learned = np.asarray(ids), np.asarray(learned)
-    fits = ids.ndim == 1 and (not ids.size or (ids.dtype.kind in "iu" and learned.dtype == bool))
     rule = "`texts` must hold pairs of ids and of a bool for each of them, whether it is a target."
+    check(isinstance(pair, (tuple, list)) and len(pair) == 2, rule, text=pair)
+    ids, learned = map(np.asarray, pair)
+    fits = ids.ndim == 1 and (not ids.size or (ids.dtype.kind in "iu" and learned.dtype == bool))
     check(fits and ids.shape == learned.shape, rule, ids=ids, learned=learned)
     return np.stack([ids, learned]).astype("int32")
 
 
 def _targets(text):
-    """Returns the targets of a text, int32 `(2, length)`: its ids, and 1 for each that is one."""
+    """Returns the ids of a text that are targets, `(targets,)`. `text` is what `_text_of` returns."""
     return text[0, 1:][text[1, 1:] == 1]
 
 

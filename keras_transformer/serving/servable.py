@@ -276,8 +276,9 @@ class Servable(KeepsFunctions, Saving):
             The `Path` of the version. It appears whole or not at all.
 
         Raises:
-            ValueError: If the version exists or is not positive, an option is out of range, or the graph holds an op
-                that a stock server does not have.
+            ValueError: If the version exists or is not positive, an option is out of range, the warm-up has too many
+                requests, the graph holds an op that a stock server does not have, or the export answers otherwise than
+                the model.
         """
         path = path_of_new_version(folder, version)
         ServedGraph(self, xla, **options).write(path, warmup, check, verbose)

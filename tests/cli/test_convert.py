@@ -112,6 +112,8 @@ def test_unusable_folder_is_refused_and_nothing_written(bert, tmp_path, capsys):
         convert(tmp_path / "empty", tmp_path / "new")
     assert main(["convert", "--source-language", "de", str(tmp_path / "empty"), str(tmp_path / "new")]) == 2
     assert "--source-language is for a Hugging Face folder" in capsys.readouterr().err
+    assert main(["convert", "--no-tokenizers", str(bert), str(tmp_path / "new")]) == 2
+    assert "--no-tokenizers is for a folder that becomes" in capsys.readouterr().err
     with pytest.raises(ValueError, match="with none of them"):
         convert_back(tmp_path / "empty", tmp_path / "new")
     with pytest.raises(ValueError, match="nothing is downloaded"):

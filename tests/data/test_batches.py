@@ -1,6 +1,7 @@
 """Batches of pairs: all pairs, few shapes, little padding, an order that can be repeated."""
 
 import collections
+import functools
 import warnings
 
 import keras
@@ -256,6 +257,13 @@ def test_pairs_and_arguments_that_make_no_batch_are_refused():
         lambda **arguments: Batches(some_pairs(), Numbers(), **arguments),
         *({"too_long": "drop"}, {"max_length": 1}, {"num_buckets": 0}),
         {"batch_tokens": 31, "max_length": 32},
+        {"frame": {"source_start": (4,)}},
+    )
+    tokenizers = ([Numbers()], (Numbers(), None), (Numbers(),) * 3)
+    check_refused(
+        functools.partial(Batches, some_pairs()),
+        *({"tokenizers": each} for each in tokenizers),
+        tokenizers=(Numbers(), Numbers()),
     )
     for pairs, message in (
         ([], "Received: 0 pairs"),

@@ -138,10 +138,12 @@ def test_wrong_arguments_are_named():
     check_refused(
         PackedTexts, {"length": 0}, {"batch_size": 0}, {"too_long": "cut"}, documents=[[5]], **sizes
     )
-    wrong = ([1, 0], [True], [[True, True]])
-    check_refused(
-        PackedRows, *({"texts": [([5, 7], each)]} for each in wrong), texts=[([5, 7], [True, True])], **sizes
-    )
+    wrong = ([5, 7, 11, 3], 5, *(([5, 7], each) for each in ([1, 0], [True], [[True, True]])))
+    check_refused(PackedRows, *({"texts": [each]} for each in wrong), texts=[([5, 7], [True, True])], **sizes)
+
+
+def test_each_text_may_have_a_row_of_its_own():
+    assert PackedTexts([[5], [7]], 6, 1, packed=False).rows == 2
     for documents, message in (([], "0 texts"), ([["a"]], "lists of ids"), ([[[1, 2]]], "lists of ids")):
         with pytest.raises(ValueError, match=message):
             PackedTexts(documents, 4, 1)

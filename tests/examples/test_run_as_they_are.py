@@ -182,6 +182,7 @@ def test_catalogues_and_pages_of_any_package_become_pairs(tmp_path, capsys):
         "Saves the <b>whole</b> file": "<b>전체</b> 파일을 저장합니다",
         "OK": "확인",
         "this sentence is held out.": "남겨 둔 문장입니다.",
+        "Fi_nd the max_size value in AT&amp;T settings": "AT&amp;T 설정에서 max_size 값을 찾아보기(_N)",
         "Print %(name)s again now": "%(name)s 다시 인쇄하기",
     }.items():
         catalogue.add(english, korean)
@@ -198,6 +199,7 @@ def test_catalogues_and_pages_of_any_package_become_pairs(tmp_path, capsys):
     assert korean_debian_data.main([*command, "--output", str(output)]) == 0
     assert list(read_tsv(output)) == [
         ("새 창을 엽니다. 창을 옮깁니다.", "Opens a new window. Moves the window."),
+        ("AT&T 설정에서 max_size 값을 찾아보기", "Find the max_size value in AT&T settings"),
         ("전체 파일을 저장합니다", "Saves the whole file"),
         ("지금 파일 열기", "Open the file now"),
     ]

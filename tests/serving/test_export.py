@@ -125,7 +125,7 @@ def test_score_of_an_empty_target_is_that_of_its_end(loaded, translator, sources
     assert found[0] < 0 and found[2] == 0
 
 
-def test_the_main_graph_holds_the_nodes_of_each_signature(exported):
+def test_no_function_is_left_to_optimize(exported):
     """A server need not optimize a function of a signature, and is told so; nor those that signatures share."""
     meta_graph = graph_of(exported)
     nodes = {node.name: node for node in meta_graph.graph_def.node}

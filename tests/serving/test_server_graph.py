@@ -315,10 +315,10 @@ def served_functions(meta_graph):
     return [function for function in functions if function.signature.name.endswith(called.SERVED)]
 
 
-@pytest.mark.parametrize("many", [1, called.MANY])
-def test_a_large_function_of_two_calls_is_in_the_graph_once(tmp_path, monkeypatch, many):
+@pytest.mark.parametrize("large", [1, called.LARGE])
+def test_a_large_function_of_two_calls_is_in_the_graph_once(tmp_path, monkeypatch, large):
     """Its loops hold what no step changes, and no server optimizes it again. A small one is written out twice."""
-    monkeypatch.setattr(called, "MANY", many)
+    monkeypatch.setattr(called, "LARGE", large)
     meta_graph = saved(tmp_path, called_twice())
     x = np.array([1.0, 0.5], "float32")
     expected = {name: answer(meta_graph, tmp_path, name, x, 4) for name in ("serving_default", "other")}
@@ -329,7 +329,7 @@ def test_a_large_function_of_two_calls_is_in_the_graph_once(tmp_path, monkeypatc
         for key, value in outputs.items():
             np.testing.assert_allclose(found[key], value, rtol=1e-6)
     functions, top = served_functions(meta_graph), operations(meta_graph)
-    if many > 1:
+    if large > 1:
         assert not functions and top["LoopCond"] == 4
         return
     (function,) = functions
@@ -346,7 +346,7 @@ def test_a_large_function_of_two_calls_is_in_the_graph_once(tmp_path, monkeypatc
 
 
 def test_a_function_of_one_call_is_written_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(called, "MANY", 1)
+    monkeypatch.setattr(called, "LARGE", 1)
     meta_graph = saved(tmp_path, {"serving_default": called_twice()["serving_default"]})
     write_out_signatures(meta_graph)
     assert not served_functions(meta_graph) and operations(meta_graph)["LoopCond"] == 2

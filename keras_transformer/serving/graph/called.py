@@ -1,17 +1,19 @@
-"""Functions that several signatures call with different inputs, such as a search: each is in the graph once."""
+"""Large functions that are called with different inputs, such as a search: each is optimized and stored once."""
 
 import collections
 import re
 
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 
 from keras_transformer.serving.graph.names import node_of, place_of
 from keras_transformer.serving.graph.shared import CALLS, Nodes, output_names
 
-# A function of fewer nodes is written out at each call.
-MANY = 1000
+# Nodes of a function and of those that it calls, before they are optimized. A smaller one is written out at each call.
+LARGE = 1000
 # What the name of an optimized function ends with.
 SERVED = "_served"
 
@@ -33,8 +35,8 @@ def functions_called(nodes, functions):
     return list(called)
 
 
-def calls_to_keep(nodes, library):
-    """Finds the calls of large functions that stay calls, because there are several.
+def calls_of_large_functions(nodes, library):
+    """Finds the large functions that are called more than once. Their calls stay calls.
 
     Args:
         nodes: `NodeDef`s. The calls that stay get the name of a new function.
@@ -49,12 +51,12 @@ def calls_to_keep(nodes, library):
     for node in nodes:
         if node.op in CALLS and node.attr["f"].func.name in functions:
             calls[node.attr["f"].func.name].append(node)
-    kept = {}
-    for name, own in calls.items():
-        inner = functions_called(own[:1], functions)
-        if len(own) == 1 or sum(len(functions[each].node_def) for each in inner) < MANY:
+    large = {}
+    for name, calls_of_it in calls.items():
+        called = functions_called(calls_of_it[:1], functions)
+        if len(calls_of_it) == 1 or sum(len(functions[each].node_def) for each in called) < LARGE:
             continue
-        kept[name] = own
+        large[name] = calls_of_it
         empty = library.function.add()
         empty.signature.CopyFrom(functions[name].signature)
         empty.signature.name = name + SERVED
@@ -62,71 +64,77 @@ def calls_to_keep(nodes, library):
         empty.signature.control_output.clear()
         empty.attr["_noinline"].b = empty.attr["_nospecialize"].b = True
         for output in empty.signature.output_arg:
-            node = empty.node_def.add(name=f"{output.name}_of_it", op="Placeholder")
+            node = empty.node_def.add(name=f"{output.name}_placeholder", op="Placeholder")
             node.attr["dtype"].type = output.type
             empty.ret[output.name] = f"{node.name}:output:0"
-        for node in own:
+        for node in calls_of_it:
             node.attr["f"].func.name = empty.signature.name
-    return kept
+    return large
 
 
-def graph_of_function(name, calls, given, meta_graph):
+def graph_of_function(name, calls, outer_nodes, meta_graph):
     """Writes a function out as a graph of its own, so that it can be optimized.
 
     Args:
         name: The name of the function.
         calls: The `NodeDef`s of its calls.
-        given: `NodeDef`s that stand outside of all functions, such as variables. The new graph has them, too.
+        outer_nodes: `NodeDef`s that stand outside of all functions, such as variables. The new graph has them, too.
         meta_graph: The `MetaGraphDef` with all functions.
 
     Returns:
         A `MetaGraphDef`, whose only signature has the inputs and outputs of the function; and a dict from the name of a
         node to the argument that it stands for.
     """
-    # The nodes of two functions have other names, or those of functions that TensorFlow makes of them would be equal.
+    # TensorFlow names a function that it makes after a node. So no two graphs have nodes of one name.
     prefix = re.sub(r"[^A-Za-z0-9.]", "_", name).strip("_")
-    part = meta_graph_pb2.MetaGraphDef()
-    part.CopyFrom(meta_graph)
-    part.signature_def.clear()
-    del part.graph_def.node[:]
-    functions = {each.signature.name: each for each in part.graph_def.library.function}
-    described, signature, arguments = functions[name].signature, part.signature_def[prefix], {}
-    outside, shapes = {node.name for node in given}, functions[name].attr["_input_shapes"].list.shape
-    for argument, shape, *tensors in zip(described.input_arg, shapes, *map(_values, calls), strict=True):
-        if len({*tensors}) == 1 and tensors[0] in outside:
+    new = graph_without_nodes(meta_graph)
+    functions = {each.signature.name: each for each in new.graph_def.library.function}
+    function, signature, arguments = functions[name].signature, new.signature_def[prefix], {}
+    outer_names, nodes = {node.name for node in outer_nodes}, new.graph_def.node
+    nodes.extend(outer_nodes)
+    # TensorFlow writes them when it traces. An argument without one has any shape.
+    shapes = dict(enumerate(functions[name].attr["_input_shapes"].list.shape))
+    for i, (argument, *tensors) in enumerate(zip(function.input_arg, *map(_values, calls), strict=True)):
+        if len({*tensors}) == 1 and tensors[0] in outer_names:
             arguments[tensors[0]] = argument.name
         else:
-            node = part.graph_def.node.add(name=f"{prefix}/{argument.name}", op="Placeholder")
+            node = nodes.add(name=f"{prefix}/{argument.name}", op="Placeholder")
+            shape = shapes.get(i, TensorShapeProto(unknown_rank=True))
             node.attr["dtype"].type = argument.type
             node.attr["shape"].shape.CopyFrom(shape)
-            info = signature.inputs[argument.name]
-            info.name, info.dtype = f"{node.name}:0", argument.type
-            info.tensor_shape.CopyFrom(shape)
+            info = TensorInfo(name=f"{node.name}:0", dtype=argument.type, tensor_shape=shape)
+            signature.inputs[argument.name].CopyFrom(info)
             arguments[node.name] = argument.name
     call = NodeDef(op=calls[0].op)
     call.attr["f"].func.name = name
     opened = Nodes(functions, f"{prefix}/")
     results, waits = opened.open(call, list(arguments), levels=1)
-    part.graph_def.node.extend([*given, *opened.nodes])
-    for output, result in zip(described.output_arg, results, strict=True):
-        node = part.graph_def.node.add(name=f"{prefix}/{output.name}", op="Identity", input=[result, *waits])
+    nodes.extend(opened.nodes)
+    for output, result in zip(function.output_arg, results, strict=True):
+        node = nodes.add(name=f"{prefix}/{output.name}", op="Identity", input=[result, *waits])
         node.attr["T"].type = output.type
-        info = signature.outputs[output.name]
-        info.name, info.dtype = f"{node.name}:0", output.type
-    return part, arguments
+        signature.outputs[output.name].CopyFrom(TensorInfo(name=f"{node.name}:0", dtype=output.type))
+    return new, arguments
 
 
-def function_of_graph(nodes, signature, arguments, outputs):
+def graph_without_nodes(meta_graph):
+    """Returns a `MetaGraphDef` with the functions of another one, without its nodes and signatures."""
+    new = MetaGraphDef(meta_info_def=meta_graph.meta_info_def)
+    new.graph_def.versions.CopyFrom(meta_graph.graph_def.versions)
+    new.graph_def.library.CopyFrom(meta_graph.graph_def.library)
+    return new
+
+
+def function_of_graph(nodes, empty, signature, arguments):
     """Makes a function of a graph, a `FunctionDef`.
 
     Args:
         nodes: The `NodeDef`s; they are changed.
-        signature: The `OpDef` of the function.
+        empty: A `FunctionDef` with the name, the arguments and the outputs of the function.
+        signature: The `SignatureDef` of the graph, with these outputs.
         arguments: A dict from the name of a node to the argument that it stands for.
-        outputs: A dict from the name of an output to its tensor, such as "node:0".
     """
-    function = FunctionDef()
-    function.signature.CopyFrom(signature)
+    function = FunctionDef(signature=empty.signature)
     nodes = [node for node in nodes if node.name not in arguments]
     places = {(name, 0): argument for name, argument in arguments.items()}
     for node in nodes:
@@ -136,8 +144,8 @@ def function_of_graph(nodes, signature, arguments, outputs):
         waits = [each for each in node.input if each.startswith("^") and node_of(each) not in arguments]
         node.input[:] = [*(places[place_of(tensor)] for tensor in _values(node)), *waits]
     function.node_def.extend(nodes)
-    for name, tensor in outputs.items():
-        function.ret[name] = places[place_of(tensor)]
+    for name, info in signature.outputs.items():
+        function.ret[name] = places[place_of(info.name)]
     return function
 
 
@@ -148,7 +156,7 @@ def _values(node):
 
 def as_it_is(nodes):
     """Tells the calls of optimized functions, among nodes, that nothing is left to optimize."""
-    config = config_pb2.ConfigProto()
+    config = ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     for node in nodes:
         if node.op in CALLS and node.attr["f"].func.name.endswith(SERVED):

@@ -7,7 +7,7 @@ seconds each time, and gives the same graph each time.
 
 import re
 
-from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties, NamedDevice
 
 # TensorFlow has no public functions for these. setup.cfg allows one minor version of TensorFlow.
@@ -19,10 +19,11 @@ from tensorflow.python.grappler.cluster import Cluster
 from keras_transformer.serving.graph.called import (
     SERVED,
     as_it_is,
-    calls_to_keep,
+    calls_of_large_functions,
     function_of_graph,
     functions_called,
     graph_of_function,
+    graph_without_nodes,
 )
 from keras_transformer.serving.graph.loop_invariants import hold_invariants
 from keras_transformer.serving.graph.names import free_name, node_of, with_name
@@ -73,32 +74,28 @@ def write_out_signatures(meta_graph):
     kept = [node for node in graph.node if node.name not in replaced]
     opened = open_signatures(graph, signatures)
 
-    part = meta_graph_pb2.MetaGraphDef()
-    part.meta_info_def.CopyFrom(meta_graph.meta_info_def)
-    part.graph_def.versions.CopyFrom(graph.versions)
-    part.graph_def.library.CopyFrom(graph.library)
-    calls = calls_to_keep(opened, part.graph_def.library)
-    part.graph_def.node.extend([*kept, *opened])
+    new = graph_without_nodes(meta_graph)
+    calls = calls_of_large_functions(opened, new.graph_def.library)
+    new.graph_def.node.extend([*kept, *opened])
     for name, signature in signatures.items():
-        part.signature_def[name].CopyFrom(signature)
-    nodes, library = _optimized(part, kept)
+        new.signature_def[name].CopyFrom(signature)
+    nodes, library = _optimized(new, kept)
     for name, own_calls in calls.items():
-        library |= _optimized_function(name, own_calls, part, kept)
+        library |= _optimized_function(library[name + SERVED], own_calls, kept, new)
     as_it_is(nodes)
-    own = {function.signature.name for function in graph.library.function}
-    graph.library.function.extend(
-        library[name] for name in functions_called(nodes, library) if name not in own
-    )
+    traced = {function.signature.name for function in graph.library.function}
+    called = functions_called(nodes, library)
+    graph.library.function.extend(library[name] for name in called if name not in traced)
     del graph.node[:]
     graph.node.extend([*kept, *nodes])
     meta_graph.meta_info_def.stripped_op_list.CopyFrom(stripped_op_list_for_graph(graph))
 
 
-def _optimized(part, kept):
+def _optimized(meta_graph, kept):
     """Optimizes a graph.
 
     Args:
-        part: The `MetaGraphDef`. Its signatures keep their inputs and outputs.
+        meta_graph: The `MetaGraphDef`. Its signatures keep their inputs and outputs.
         kept: `NodeDef`s of the graph that stay as they are.
 
     Returns:
@@ -109,35 +106,30 @@ def _optimized(part, kept):
     )
     # Without a cluster, TensorFlow would look at the devices of this machine.
     cluster = Cluster(devices=[cpu])
-    optimized = tf_optimizer.OptimizeGraph(_optimizer_config(), part, verbose=False, cluster=cluster)
+    optimized = tf_optimizer.OptimizeGraph(_optimizer_config(), meta_graph, verbose=False, cluster=cluster)
     nodes = hold_invariants(optimized.node)
-    nodes = _named_after_signatures(nodes, dict(part.signature_def), {node.name for node in kept})
+    nodes = _named_after_signatures(nodes, dict(meta_graph.signature_def), {node.name for node in kept})
     return nodes, {function.signature.name: function for function in optimized.library.function}
 
 
-def _optimized_function(name, calls, meta_graph, kept):
+def _optimized_function(empty, calls, kept, meta_graph):
     """Optimizes a function that is called more than once.
 
     Args:
-        name: The name of the function.
+        empty: The `FunctionDef` that stands for it, which computes nothing yet.
         calls: The `NodeDef`s of its calls.
-        meta_graph: The `MetaGraphDef` with all functions.
         kept: The `NodeDef`s that stand outside of the signatures, such as variables.
+        meta_graph: The `MetaGraphDef` with all functions.
 
     Returns:
         A dict from a name to its `FunctionDef`: the new function, and those that it calls.
     """
-    part, arguments = graph_of_function(name, calls, kept, meta_graph)
-    nodes, library = _optimized(part, kept)
+    name = empty.signature.name
+    new, arguments = graph_of_function(name.removesuffix(SERVED), calls, kept, meta_graph)
+    nodes, library = _optimized(new, kept)
     called = {each: library[each] for each in functions_called(nodes, library)}
-    (described,) = part.signature_def.values()
-    outputs = {key: info.name for key, info in described.outputs.items()}
-    (signature,) = (
-        each.signature
-        for each in meta_graph.graph_def.library.function
-        if each.signature.name == name + SERVED
-    )
-    return {**called, name + SERVED: function_of_graph(nodes, signature, arguments, outputs)}
+    (signature,) = new.signature_def.values()
+    return {**called, name: function_of_graph(nodes, empty, signature, arguments)}
 
 
 def _optimizer_config():
