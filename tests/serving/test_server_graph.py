@@ -15,7 +15,7 @@ from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.python.eager import context
 
 from keras_transformer.execution import native
-from keras_transformer.serving.graph import called
+from keras_transformer.serving.graph import called, server_graph
 from keras_transformer.serving.graph.loop_invariants import hold_invariants
 from keras_transformer.serving.graph.server_graph import leave_signature, write_out_signatures
 
@@ -310,15 +310,14 @@ def called_twice():
     return {"serving_default": once, "other": of_constant}
 
 
-def served_functions(meta_graph):
-    functions = meta_graph.graph_def.library.function
-    return [function for function in functions if function.signature.name.endswith(called.SERVED)]
-
-
 @pytest.mark.parametrize("large", [1, called.LARGE])
-def test_a_large_function_of_two_calls_is_in_the_graph_once(tmp_path, monkeypatch, large):
-    """Its loops hold what no step changes, and no server optimizes it again. A small one is written out twice."""
+def test_a_large_function_of_two_calls_is_optimized_once(tmp_path, monkeypatch, large):
+    """Its nodes stand at each call, as those of a small one do."""
     monkeypatch.setattr(called, "LARGE", large)
+    optimized = []
+    monkeypatch.setattr(
+        server_graph, "hold_invariants", lambda nodes: optimized.append(len(nodes)) or hold_invariants(nodes)
+    )
     meta_graph = saved(tmp_path, called_twice())
     x = np.array([1.0, 0.5], "float32")
     expected = {name: answer(meta_graph, tmp_path, name, x, 4) for name in ("serving_default", "other")}
@@ -328,25 +327,26 @@ def test_a_large_function_of_two_calls_is_in_the_graph_once(tmp_path, monkeypatc
         assert found.keys() == outputs.keys()
         for key, value in outputs.items():
             np.testing.assert_allclose(found[key], value, rtol=1e-6)
-    functions, top = served_functions(meta_graph), operations(meta_graph)
-    if large > 1:
-        assert not functions and top["LoopCond"] == 4
-        return
-    (function,) = functions
-    inside = collections.Counter(node.op for node in function.node_def)
-    assert top["LoopCond"] == 0 and inside["LoopCond"] == 2 and inside["NextIteration"] == 8
-    # The variable is an argument, not one for each call.
-    assert inside["VarHandleOp"] == inside["Placeholder"] == 0 and len(function.signature.input_arg) == 3
-    calls = [
-        node for node in meta_graph.graph_def.node if node.attr["f"].func.name == function.signature.name
-    ]
-    configs = {ConfigProto.FromString(node.attr["config_proto"].s).SerializeToString() for node in calls}
-    assert len(calls) == 2 and len(configs) == 1
-    assert ConfigProto.FromString(configs.pop()).graph_options.rewrite_options.disable_meta_optimizer
+    assert len(optimized) == (2 if large == 1 else 1)
+    count, functions = operations(meta_graph), meta_graph.graph_def.library.function
+    assert count["LoopCond"] == 4 and count["NextIteration"] == 16 and count["VarHandleOp"] == 1
+    assert not [each for each in functions if each.signature.name.endswith(called.EMPTY)]
+    frames = {node.attr["frame_name"].s for node in meta_graph.graph_def.node if node.op == "Enter"}
+    assert len(frames) == 4
 
 
-def test_a_function_of_one_call_is_written_out(tmp_path, monkeypatch):
+def test_calls_of_a_large_function_may_follow_one_another(tmp_path, monkeypatch):
     monkeypatch.setattr(called, "LARGE", 1)
-    meta_graph = saved(tmp_path, {"serving_default": called_twice()["serving_default"]})
+    search = tf.function(searched, autograph=False)
+
+    def twice(weight, x, n):
+        first = search(x, n, weight)
+        with tf.control_dependencies([first]):
+            return {"second": search(first, n + 1, weight), "first": first}
+
+    meta_graph = saved(tmp_path, {"serving_default": twice})
+    x = np.array([1.0, 5.0], "float32")
     write_out_signatures(meta_graph)
-    assert not served_functions(meta_graph) and operations(meta_graph)["LoopCond"] == 2
+    found = answer(meta_graph, tmp_path, "serving_default", x, 2)
+    np.testing.assert_allclose(found["first"], x * [4.0, 9.0])
+    np.testing.assert_allclose(found["second"], x * [2.0**5, 3.0**5])

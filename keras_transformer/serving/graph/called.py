@@ -1,21 +1,19 @@
-"""Large functions that are called with different inputs, such as a search: each is optimized and stored once."""
+"""Large functions that are called with different inputs, such as a search: each is optimized once."""
 
 import collections
 import re
 
-from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
-from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 
-from keras_transformer.serving.graph.names import node_of, place_of
-from keras_transformer.serving.graph.shared import CALLS, Nodes, output_names
+from keras_transformer.serving.graph.names import CONTROL, node_of, place_of
+from keras_transformer.serving.graph.shared import CALLS, Nodes
 
 # Nodes of a function and of those that it calls, before they are optimized. A smaller one is written out at each call.
 LARGE = 1000
-# What the name of an optimized function ends with.
-SERVED = "_served"
+# What the name of a function that stands for a large one ends with.
+EMPTY = "_empty"
 
 
 def functions_called(nodes, functions):
@@ -59,7 +57,7 @@ def calls_of_large_functions(nodes, library):
         large[name] = calls_of_it
         empty = library.function.add()
         empty.signature.CopyFrom(functions[name].signature)
-        empty.signature.name = name + SERVED
+        empty.signature.name = name + EMPTY
         # Its outputs wait for what a function must do.
         empty.signature.control_output.clear()
         empty.attr["_noinline"].b = empty.attr["_nospecialize"].b = True
@@ -82,21 +80,21 @@ def graph_of_function(name, calls, outer_nodes, meta_graph):
         meta_graph: The `MetaGraphDef` with all functions.
 
     Returns:
-        A `MetaGraphDef`, whose only signature has the inputs and outputs of the function; and a dict from the name of a
-        node to the argument that it stands for.
+        A `MetaGraphDef`, whose only signature has the inputs and outputs of the function; the names of the nodes that
+        stand for its arguments; and the names of its outputs, which stand for its results.
     """
     # TensorFlow names a function that it makes after a node. So no two graphs have nodes of one name.
     prefix = re.sub(r"[^A-Za-z0-9.]", "_", name).strip("_")
     new = graph_without_nodes(meta_graph)
     functions = {each.signature.name: each for each in new.graph_def.library.function}
-    function, signature, arguments = functions[name].signature, new.signature_def[prefix], {}
+    function, signature, arguments = functions[name].signature, new.signature_def[prefix], []
     outer_names, nodes = {node.name for node in outer_nodes}, new.graph_def.node
     nodes.extend(outer_nodes)
     # TensorFlow writes them when it traces. An argument without one has any shape.
     shapes = dict(enumerate(functions[name].attr["_input_shapes"].list.shape))
     for i, (argument, *tensors) in enumerate(zip(function.input_arg, *map(_values, calls), strict=True)):
         if len({*tensors}) == 1 and tensors[0] in outer_names:
-            arguments[tensors[0]] = argument.name
+            arguments.append(tensors[0])
         else:
             node = nodes.add(name=f"{prefix}/{argument.name}", op="Placeholder")
             shape = shapes.get(i, TensorShapeProto(unknown_rank=True))
@@ -104,17 +102,17 @@ def graph_of_function(name, calls, outer_nodes, meta_graph):
             node.attr["shape"].shape.CopyFrom(shape)
             info = TensorInfo(name=f"{node.name}:0", dtype=argument.type, tensor_shape=shape)
             signature.inputs[argument.name].CopyFrom(info)
-            arguments[node.name] = argument.name
+            arguments.append(node.name)
     call = NodeDef(op=calls[0].op)
     call.attr["f"].func.name = name
     opened = Nodes(functions, f"{prefix}/")
-    results, waits = opened.open(call, list(arguments), levels=1)
+    results, waits = opened.open(call, arguments, levels=1)
     nodes.extend(opened.nodes)
     for output, result in zip(function.output_arg, results, strict=True):
         node = nodes.add(name=f"{prefix}/{output.name}", op="Identity", input=[result, *waits])
         node.attr["T"].type = output.type
         signature.outputs[output.name].CopyFrom(TensorInfo(name=f"{node.name}:0", dtype=output.type))
-    return new, arguments
+    return new, arguments, [f"{prefix}/{output.name}" for output in function.output_arg]
 
 
 def graph_without_nodes(meta_graph):
@@ -125,39 +123,71 @@ def graph_without_nodes(meta_graph):
     return new
 
 
-def function_of_graph(nodes, empty, signature, arguments):
-    """Makes a function of a graph, a `FunctionDef`.
+def written_out(nodes, name, function_nodes, arguments, results):
+    """Writes a function out at each of its calls.
 
     Args:
-        nodes: The `NodeDef`s; they are changed.
-        empty: A `FunctionDef` with the name, the arguments and the outputs of the function.
-        signature: The `SignatureDef` of the graph, with these outputs.
-        arguments: A dict from the name of a node to the argument that it stands for.
+        nodes: The `NodeDef`s with the calls. No call is inside a loop.
+        name: The name of the function that they call.
+        function_nodes: The `NodeDef`s of the function's own graph.
+        arguments: The names of the nodes that stand for its arguments there.
+        results: The names of the nodes that stand for its results there.
+
+    Returns:
+        The `NodeDef`s, with copies of those of the function in place of the calls.
     """
-    function = FunctionDef(signature=empty.signature)
-    nodes = [node for node in nodes if node.name not in arguments]
-    places = {(name, 0): argument for name, argument in arguments.items()}
+    written, places = [], {}
     for node in nodes:
-        places |= {(node.name, i): f"{node.name}:{each}" for i, each in enumerate(output_names(node))}
+        if node.op not in CALLS or node.attr["f"].func.name != name:
+            written.append(node)
+            continue
+        waits = [tensor for tensor in node.input if tensor.startswith("^")]
+        inputs = dict(zip(arguments, _values(node), strict=True))
+        written += _copies(function_nodes, node.name, inputs, waits)
+        copied = [_in(node.name, result) for result in results]
+        places |= {(node.name, i): [result] for i, result in enumerate(copied)}
+        places[node.name, CONTROL] = [f"^{result}" for result in copied]
+    for node in written:
+        node.input[:] = [new for each in node.input for new in places.get(place_of(each), [each])]
+    return written
+
+
+def _copies(nodes, place, inputs, waits):
+    """Returns copies of the nodes of a function.
+
+    Args:
+        nodes: The `NodeDef`s.
+        place: What the names of the copies begin with, in place of the function.
+        inputs: A dict from the names of the nodes that have no copy to the tensors that take their places.
+        waits: What the copies wait for.
+    """
+
+    def moved(tensor):
+        name, output = place_of(tensor)
+        if output == CONTROL:
+            return f"^{node_of(inputs[name])}" if name in inputs else f"^{_in(place, name)}"
+        return inputs[name] if name in inputs else f"{_in(place, name)}:{output}"
+
+    copies = []
     for node in nodes:
-        # An argument is there before the function begins.
-        waits = [each for each in node.input if each.startswith("^") and node_of(each) not in arguments]
-        node.input[:] = [*(places[place_of(tensor)] for tensor in _values(node)), *waits]
-    function.node_def.extend(nodes)
-    for name, info in signature.outputs.items():
-        function.ret[name] = places[place_of(info.name)]
-    return function
+        if node.name not in inputs:
+            copy = NodeDef()
+            copy.CopyFrom(node)
+            copy.name = _in(place, node.name)
+            is_first = all(node_of(tensor) in inputs for tensor in node.input)
+            copy.input[:] = [*map(moved, node.input), *(waits if is_first else [])]
+            if "frame_name" in copy.attr:
+                # Each copy of a loop is a loop of its own.
+                copy.attr["frame_name"].s = f"{place}/".encode() + node.attr["frame_name"].s
+            copies.append(copy)
+    return copies
+
+
+def _in(place, name):
+    """Returns the name of a node of a function in another place."""
+    return f"{place}/{name.partition('/')[2]}"
 
 
 def _values(node):
     """Returns the inputs of a node that are values: it only waits for the others."""
     return [tensor for tensor in node.input if not tensor.startswith("^")]
-
-
-def as_it_is(nodes):
-    """Tells the calls of optimized functions, among nodes, that nothing is left to optimize."""
-    config = ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    for node in nodes:
-        if node.op in CALLS and node.attr["f"].func.name.endswith(SERVED):
-            node.attr["config_proto"].s = config.SerializeToString()

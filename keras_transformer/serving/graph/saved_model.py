@@ -57,11 +57,7 @@ def write_saved_model(module, signatures, path, xla):
     for meta_graph in saved.meta_graphs:
         _make_small(meta_graph.graph_def)
         if not xla:
-            traced = len(meta_graph.graph_def.library.function)
             write_out_signatures(meta_graph)
-            # An optimized function holds some constants twice.
-            for function in meta_graph.graph_def.library.function[traced:]:
-                _merge_constants(function)
     (Path(path) / "saved_model.pb").write_bytes(saved.SerializeToString(deterministic=True))
     write_fingerprint(str(path))
 

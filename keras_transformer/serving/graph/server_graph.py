@@ -17,13 +17,12 @@ from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.grappler.cluster import Cluster
 
 from keras_transformer.serving.graph.called import (
-    SERVED,
-    as_it_is,
+    EMPTY,
     calls_of_large_functions,
-    function_of_graph,
     functions_called,
     graph_of_function,
     graph_without_nodes,
+    written_out,
 )
 from keras_transformer.serving.graph.loop_invariants import hold_invariants
 from keras_transformer.serving.graph.names import free_name, node_of, with_name
@@ -81,8 +80,12 @@ def write_out_signatures(meta_graph):
         new.signature_def[name].CopyFrom(signature)
     nodes, library = _optimized(new, kept)
     for name, own_calls in calls.items():
-        library |= _optimized_function(library[name + SERVED], own_calls, kept, new)
-    as_it_is(nodes)
+        own_graph, arguments, results = graph_of_function(name, own_calls, kept, new)
+        own_nodes, own_library = _optimized(own_graph, kept)
+        nodes, library = (
+            written_out(nodes, name + EMPTY, own_nodes, arguments, results),
+            own_library | library,
+        )
     traced = {function.signature.name for function in graph.library.function}
     called = functions_called(nodes, library)
     graph.library.function.extend(library[name] for name in called if name not in traced)
@@ -110,26 +113,6 @@ def _optimized(meta_graph, kept):
     nodes = hold_invariants(optimized.node)
     nodes = _named_after_signatures(nodes, dict(meta_graph.signature_def), {node.name for node in kept})
     return nodes, {function.signature.name: function for function in optimized.library.function}
-
-
-def _optimized_function(empty, calls, kept, meta_graph):
-    """Optimizes a function that is called more than once.
-
-    Args:
-        empty: The `FunctionDef` that stands for it, which computes nothing yet.
-        calls: The `NodeDef`s of its calls.
-        kept: The `NodeDef`s that stand outside of the signatures, such as variables.
-        meta_graph: The `MetaGraphDef` with all functions.
-
-    Returns:
-        A dict from a name to its `FunctionDef`: the new function, and those that it calls.
-    """
-    name = empty.signature.name
-    new, arguments = graph_of_function(name.removesuffix(SERVED), calls, kept, meta_graph)
-    nodes, library = _optimized(new, kept)
-    called = {each: library[each] for each in functions_called(nodes, library)}
-    (signature,) = new.signature_def.values()
-    return {**called, name: function_of_graph(nodes, empty, signature, arguments)}
 
 
 def _optimizer_config():

@@ -121,10 +121,10 @@ class Nodes:
             else:
                 name = self._add(node, own)
                 results, waits[node.name] = (
-                    [f"{name}:{i}" for i in range(len(output_names(node)))],
+                    [f"{name}:{i}" for i in range(len(_output_names(node)))],
                     [f"^{name}"],
                 )
-            places |= zip((f"{node.name}:{each}" for each in output_names(node)), results, strict=True)
+            places |= zip((f"{node.name}:{each}" for each in _output_names(node)), results, strict=True)
         results = [places[function.ret[each.name]] for each in function.signature.output_arg]
         return results, [each for name in function.control_ret.values() for each in waits[name]]
 
@@ -160,7 +160,7 @@ def _in_order(nodes):
     return [(by_name[name], not needed[name]) for name in order]
 
 
-def output_names(node):
+def _output_names(node):
     """Returns the outputs of a node as its function names them, such as "outputs:1", in their order."""
     names = []
     for output in op_def_registry.get(node.op).output_arg:
