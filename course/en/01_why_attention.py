@@ -26,8 +26,9 @@
 #
 # $$h_t = \tanh(x_t W + h_{t-1} U)$$
 #
-# $x_t$ is the vector of word $t$, and $h_t$ is the state after reading it. The state after the first word is $h_0$;
-# the state before it is 0. $W$ and $U$ are matrices that the model learns. $\tanh$ brings each number between −1 and
+# Words are counted from 0, as in Python: $x_t$ is the vector of word $t$, and $h_t$ is the state after reading it.
+# The state after the first word is $h_0$; the state before it is 0. $W$ and $U$ are matrices that the model learns.
+# $\tanh$ brings each number between −1 and
 # 1. Here is such a network in NumPy. Words are random vectors, and the matrices are random, too. That is enough for
 # what we want to see.
 
@@ -70,9 +71,11 @@ for i, word in enumerate(words):
 # 2. **It is narrow.** A sentence of 3 words and one of 50 words must fit into the same 32 numbers.
 # 3. **It forgets.** Each step mixes the state with a new word, so the first words fade.
 #
-# We can measure the third problem. We make sentences of random words, and ask: which was the first word? We look for
-# the one matrix that reads it best from the last state (`np.linalg.lstsq` finds this matrix). If even the best one
-# cannot tell the first word, the state no longer holds it in a form that is easy to use.
+# We can measure the third problem. We make sentences of random words, and ask: which was the first word? We look
+# for the one matrix that reads it best from the last state (`np.linalg.lstsq` finds this matrix). It gives a number
+# for each of the 20 words, and the largest one is the guess. Half of the sentences fit it, with 1 for the right
+# word and 0 for the others. The other half tests it. (A column of ones lets it add a constant.) If even the best
+# one cannot tell the first word, the state no longer holds it in a form that is easy to use.
 
 
 # %%

@@ -4,8 +4,8 @@
 # After this chapter you can write the attention that recurrent translators used before the Transformer: four lines,
 # and three of them are still in every Transformer. You also see a model find out by itself which word to look at.
 #
-# **Before:** chapter 1 (why attention), the dot product of two vectors, and $e^x$. The last part trains a small model,
-# so you should have seen `compile` and `fit` of Keras.
+# **Before:** chapter 1 (why attention), the dot product of two vectors, and $e^x$. The last part trains a small
+# model, so you should have seen `keras.Input`, `compile` and `fit` of Keras.
 
 # %% [markdown]
 # ## Where does 0.8 come from?
@@ -155,7 +155,8 @@ np.testing.assert_allclose(by_names[0, 0], alignment @ h, atol=1e-5)
 #
 # We chose $s$ and $h$ by hand. In a model nobody says which word belongs to which. It only sees pairs of sentences,
 # and the gradient does the rest. A small task shows it: the source is six random words, and the target is the same
-# six words in reverse order. To write its first word, the model must look at the last word of the source.
+# six words in reverse order. The first word that it writes is the last word of the source, and its last word is the
+# first one, which the last state has half forgotten.
 #
 # The encoder and the decoder are LSTMs (Hochreiter and Schmidhuber, 1997). An LSTM is a recurrent network like that of
 # chapter 1. It also learns what to keep of its state at each step and what to erase, so it forgets later. For us it is
@@ -247,7 +248,7 @@ plt.show()
 # 1. Find the smallest change to the score that works. (Hint: a matrix $W_a$ between $s$ and $h$.) Which shape must it
 #    have?
 # 2. Choose $W_a$ so that the fourth number is ignored, and check that the alignment is the one from before.
-# 3. Where is $W_a$ in the Transformer?
+# 3. Come back to this one after chapter 4: where is $W_a$ in the Transformer?
 
 # %% tags=["hide-cell"]
 # 1. With a matrix between them the score is s^T W_a h. s has 4 numbers and h has 3, so W_a is 4 by 3.

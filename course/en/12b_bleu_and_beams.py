@@ -29,8 +29,9 @@ keras.utils.set_random_seed(12)
 # ## BLEU by hand
 #
 # How good is a translation? An *n-gram* is $n$ words in a row. BLEU (Papineni et al., 2002) counts which share of the
-# 1-, 2-, 3- and 4-grams of the translation also occur in the *reference*, a translation by a person. These shares are
-# the precisions $p_1 \ldots p_4$. It takes their geometric mean. A short translation can have a good precision
+# 1-, 2-, 3- and 4-grams of the translation also occur in the *reference*, a translation by a person. An n-gram counts
+# at most as often as it occurs in the reference: in the code, `&` takes the smaller of the two counts. These shares
+# are the precisions $p_1 \ldots p_4$. It takes their geometric mean. A short translation can have a good precision
 # without saying much, so a *brevity penalty* lowers its score:
 #
 # $$\text{BLEU} = 100 \cdot \min(1, e^{1 - r/c}) \cdot (p_1 p_2 p_3 p_4)^{1/4}$$
@@ -295,20 +296,20 @@ assert kt.training.corpus_scores(results["beam"][1], references)["bleu"] > 50
 #
 # 1. The reference is "She does not drink coffee every day". One translation leaves out "She". Another one says "every
 #    day" twice at its end. Compute the BLEU of both by hand. Which fault costs more?
-# 2. In the small table, "a" follows `<s>` with a probability of 0.4. How small may it become until a beam of 2 does
-#    not find "a cat" any more?
+# 2. In the small table, let "a" follow `<s>` with probability $a$ and "the" with $1 - a$. Below which $a$ is "a
+#    cat" no longer the answer of a beam of 2?
 
 # %% tags=["hide-cell"]
 # 1. Without "She" all precisions are 1, and the brevity penalty e^(1 - 7/6) leaves 84.6. With two words more the
 # precisions are 7/9, 6/8, 5/7 and 4/6. Their product is (5 * 4) / (9 * 8), its fourth root 0.726. So two words too
 # many cost 27, and one word too few 15.
-two_missing = bleu_by_hand("does not drink coffee every day", reference)
-np.testing.assert_allclose(two_missing[0], 1)
-np.testing.assert_allclose(two_missing[2], 100 * np.exp(1 - 7 / 6))
+one_missing = bleu_by_hand("does not drink coffee every day", reference)
+np.testing.assert_allclose(one_missing[0], 1)
+np.testing.assert_allclose(one_missing[2], 100 * np.exp(1 - 7 / 6))
 twice = bleu_by_hand(f"{reference} every day", reference)
 np.testing.assert_allclose(twice[0], [7 / 9, 6 / 8, 5 / 7, 4 / 6])
 np.testing.assert_allclose(twice[2], 100 * (5 * 4 / (9 * 8)) ** 0.25)
-print(f"one word too few: {two_missing[2]:.1f}, two words too many: {twice[2]:.1f}")
+print(f"one word too few: {one_missing[2]:.1f}, two words too many: {twice[2]:.1f}")
 
 # 2. "a cat" has the probability 0.9 a, and "the cat" 0.4 (1 - a). They are equal at a = 4/13, about 0.308. The beam
 # keeps both first words, so it finds the likelier sentence on both sides of this point.
@@ -327,8 +328,9 @@ for share, wanted in ((0.30, "the cat"), (0.32, "a cat")):
 #
 # Write `beam_search(next_word, width, start, end, longest)`. `next_word(tokens)` returns the log probability of each
 # word after the tuple `tokens`, which begins with `start`. Keep the `width` likeliest hypotheses. One that ends with
-# `end` stays as it is. Stop after `longest` words. Return the tokens of the best one, without `start`, and its log
-# probability. There is no length penalty.
+# `end` stays as it is. Stop after `longest` words. `end` counts as a word and is part of the answer. A hypothesis of
+# `longest` words need not end. Return the tokens of the best one, without `start`, and its log probability. There is
+# no length penalty.
 #
 # Write it in a file `answer.py`, with NumPy alone. `python course/check.py 12b answer.py` says which of its
 # properties hold. No solution is published.

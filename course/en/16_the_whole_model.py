@@ -2,8 +2,8 @@
 # # 16. The whole model on one page
 #
 # After this chapter you have read a complete Transformer in plain Keras, about 110 lines of code from token ids to a
-# translation. You train it. You copy its weights into the library and get the same logits. You count its parameters by
-# hand, and know where the 65 million of the paper's base model are.
+# translation. You train it. You copy its weights into the library and get the same logits. You count its parameters
+# by hand, and compare the count of the paper's base model with the 65 million of the paper.
 #
 # **Before:** chapters 6 to 10 (the parts), chapter 12a (training). The training in this chapter takes about 40
 # seconds on two cores.
@@ -433,21 +433,20 @@ plt.show()
 # of all parameters, and the embedding 30 %. In the small model the attention layers hold more, because its $d_{ff}$ is
 # only twice $d_{model}$, not four times.
 #
-# We count 63 million for `base`. Table 3 of the paper says 65 million. Only the size of the vocabulary can be the
-# reason, because all other sizes are in the table. Section 5.1 gives it as "about 37000 tokens". The first exercise
-# looks for the size that fits.
+# We count 63 million for `base`. Table 3 of the paper says 65 million. All other sizes are in the table, so the
+# size of the vocabulary is the first thing to check. Section 5.1 gives it as "about 37000 tokens". The first
+# exercise looks for the size that fits.
 
 # %% [markdown]
 # ## Exercise
 #
 # ### Five minutes
 #
-# 1. Table 3 of the paper gives the millions of parameters of other sizes, too. With all else as in `base` these are 36
-#    for $N = 2$, 50 for $N = 4$, 80 for $N = 8$, 28 for $d_{model} = 256$, 168 for $d_{model} = 1024$, 53 for
-#    $d_{ff} = 1024$ and 90 for $d_{ff} = 4096$. Which sizes of the vocabulary give all of them, and 65 for `base`?
-#    Which sizes give the 213 of `big` ($d_{model} = 1024$, $d_{ff} = 4096$)?
-# 2. Take the look-ahead mask out of `decode` and train again. Predict first: does the loss still fall? Are the
-#    translations still right?
+# 1. Table 3 of the paper gives 65 million parameters for `base` and 213 million for `big` ($d_{model} = 1024$,
+#    $d_{ff} = 4096$), rounded to a million. Which sizes of the vocabulary give each? (`counted(0, ...)` counts all
+#    but the embedding.) Does one size give both? The solution goes through the other rows, too.
+# 2. Take the look-ahead mask out of `decode` and train again (a few lines, and another training of under a minute).
+#    Predict first: does the loss still fall? Are the translations still right?
 # 3. Does padding change a sentence? Add ten columns of 0 to the source, and compare the logits.
 
 # %% tags=["hide-cell"]
@@ -510,7 +509,8 @@ assert np.abs(padded - logits).max() < 1e-5 * largest
 # Write `transformer(embedding, encoder, decoder, source, target, num_heads)`: the logits of one pair of sentences,
 # `(target_len, words)`, in NumPy. `encoder` and `decoder` are lists with a dictionary for each layer. Their keys are
 # those of chapter 9, and a decoder layer has the same ones with `cross_attention`, too. Id 0 is padding, in the
-# source alone. Your functions of chapters 6, 8 and 9 are most of the work.
+# source alone. Start from your functions of chapters 6 and 9: attention now needs biases and a mask, too. The
+# positions are the table of sines of chapter 8, not its rotation. `embedding` is `(words, d_model)`.
 #
 # Write it in a file `answer.py`, with NumPy alone. `python course/check.py 16 answer.py` says which of its properties
 # hold. No solution is published.

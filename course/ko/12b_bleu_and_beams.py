@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 12b. BLEU, 그리디 탐색, 빔 서치
 #
-# 이 장을 마치면 번역이 얼마나 좋은지 손으로도, `sacrebleu`로도 말할 수 있습니다. 그리디 탐색이 놓치는 무엇을 빔
-# 서치가 찾는지, 그것이 언제 도움이 되는지도 알게 됩니다.
+# 이 장을 마치면 번역이 얼마나 좋은지 손으로도, `sacrebleu`로도 잴 수 있습니다. 그리디 탐색이 놓치는 문장을 빔 서치가
+# 어떻게 찾는지, 그것이 언제 도움이 되는지도 알게 됩니다.
 #
 # **먼저 읽을 것:** 10장(한 문장이 번역되는 과정)과 12a장(학습). 이 장의 학습은 코어 두 개에서 20초쯤 걸립니다.
 
@@ -28,9 +28,10 @@ keras.utils.set_random_seed(12)
 # ## BLEU를 손으로 계산합니다
 #
 # 번역이 얼마나 좋은지 어떻게 잴까요? *n-그램*(n-gram)은 나란히 있는 단어 $n$개입니다. BLEU(Papineni et al., 2002)는
-# 번역의 1, 2, 3, 4-그램 가운데 얼마가 사람이 쓴 *참조 번역*(reference)에도 있는지 셉니다. 이것이 정밀도
-# $p_1 \ldots p_4$이고, BLEU는 그 기하 평균입니다. 짧은 번역은 별 내용이 없어도 정밀도가 높을 수 있으므로 짧은 번역의
-# 점수를 낮추는 *브레버티 페널티*(brevity penalty)를 곱합니다.
+# 번역의 1, 2, 3, 4-그램 가운데 얼마가 사람이 쓴 *참조 번역*(reference)에도 있는지 셉니다. 같은 n-그램은 참조 번역에
+# 나오는 횟수까지만 셉니다. 코드의 `&`가 두 개수 가운데 작은 쪽을 고릅니다. 이것이 정밀도 $p_1 \ldots p_4$이고, BLEU는
+# 그 기하 평균입니다. 짧은 번역은 별 내용이 없어도 정밀도가 높을 수 있으므로 짧은 번역의 점수를 낮추는 *브레버티
+# 페널티*(brevity penalty)를 곱합니다.
 #
 # $$\text{BLEU} = 100 \cdot \min(1, e^{1 - r/c}) \cdot (p_1 p_2 p_3 p_4)^{1/4}$$
 #
@@ -290,20 +291,20 @@ assert kt.training.corpus_scores(results["beam"][1], references)["bleu"] > 50
 #
 # 1. 참조 번역은 "She does not drink coffee every day"입니다. 한 번역은 "She"를 빠뜨렸습니다. 다른 번역은 끝에 "every
 #    day"를 두 번 썼습니다. 두 번역의 BLEU를 손으로 구합니다. 어느 잘못이 점수를 더 깎나요?
-# 2. 작은 표에서 `<s>` 다음에 "a"가 올 확률은 0.4입니다. 이 확률이 얼마까지 작아지면 폭 2인 빔이 "a cat"을 더는 찾지
-#    못할까요?
+# 2. 작은 표에서 `<s>` 다음에 "a"가 올 확률을 $a$, "the"가 올 확률을 $1 - a$라고 합시다. $a$가 얼마보다 작으면 폭이
+#    2인 빔의 답이 "a cat"이 아닐까요?
 
 # %% tags=["hide-cell"]
-# 1. "She"가 없으면 정밀도는 모두 1이고, 짧은 번역의 벌점 e^(1 - 7/6)을 곱하면 84.6입니다. 두 단어가 더 있으면
-# 정밀도는 7/9, 6/8, 5/7, 4/6입니다. 곱하면 (5 * 4) / (9 * 8)이고 네제곱근은 0.726입니다. 그러니 두 단어가 남으면
-# 27점, 한 단어가 모자라면 15점을 잃습니다.
-two_missing = bleu_by_hand("does not drink coffee every day", reference)
-np.testing.assert_allclose(two_missing[0], 1)
-np.testing.assert_allclose(two_missing[2], 100 * np.exp(1 - 7 / 6))
+# 1. "She"가 없으면 정밀도는 모두 1이고, 브레버티 페널티 e^(1 - 7/6)을 곱하면 84.6입니다. 두 단어가 더 있으면 정밀도는
+#    7/9, 6/8, 5/7, 4/6입니다. 곱하면 (5 * 4) / (9 * 8)이고 네제곱근은 0.726입니다. 그러니 두 단어가 더 많으면
+#    27점, 한 단어가 모자라면 15점을 잃습니다.
+one_missing = bleu_by_hand("does not drink coffee every day", reference)
+np.testing.assert_allclose(one_missing[0], 1)
+np.testing.assert_allclose(one_missing[2], 100 * np.exp(1 - 7 / 6))
 twice = bleu_by_hand(f"{reference} every day", reference)
 np.testing.assert_allclose(twice[0], [7 / 9, 6 / 8, 5 / 7, 4 / 6])
 np.testing.assert_allclose(twice[2], 100 * (5 * 4 / (9 * 8)) ** 0.25)
-print(f"한 단어가 모자람: {two_missing[2]:.1f}, 두 단어가 남음: {twice[2]:.1f}")
+print(f"한 단어가 모자람: {one_missing[2]:.1f}, 두 단어가 더 많음: {twice[2]:.1f}")
 
 # 2. "a cat"의 확률은 0.9 a이고 "the cat"의 확률은 0.4 (1 - a)입니다. 둘은 a = 4/13, 약 0.308에서 같습니다. 빔은 첫
 # 단어를 둘 다 남겨 두므로, 이 값의 어느 쪽에서든 더 그럴듯한 문장을 찾습니다.
@@ -322,8 +323,9 @@ for share, wanted in ((0.30, "the cat"), (0.32, "a cat")):
 #
 # `beam_search(next_word, width, start, end, longest)`를 작성합니다. `next_word(tokens)`는 `start`로 시작하는 튜플
 # `tokens` 다음에 올 단어마다 로그 확률을 돌려줍니다. 가장 그럴듯한 가설 `width`개를 유지합니다. `end`로 끝난 가설은
-# 그대로 둡니다. 단어 `longest`개 뒤에는 멈춥니다. 가장 좋은 가설의 토큰을 `start` 없이 돌려주고, 그 로그 확률도
-# 돌려줍니다. 길이 페널티는 쓰지 않습니다.
+# 그대로 둡니다. 단어 `longest`개 뒤에는 멈춥니다. `end`도 단어로 세고 답에 넣습니다. 단어가 `longest`개인 가설은
+# `end`로 끝나지 않아도 됩니다. 가장 좋은 가설의 토큰을 `start` 없이 돌려주고, 그 로그 확률도 돌려줍니다. 길이
+# 페널티는 쓰지 않습니다.
 #
 # `answer.py`에 NumPy만으로 작성합니다. `python course/check.py 12b answer.py`를 실행하면 맞는 성질과 틀린 성질을 알려
 # 줍니다. 풀이는 공개하지 않습니다.

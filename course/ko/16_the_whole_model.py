@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 16. 한 페이지에 담은 모델 전체
 #
-# 이 장을 마치면 순수한 Keras로 쓴 트랜스포머 전체를 읽은 것입니다. 토큰 ID에서 번역문까지 코드 110줄쯤입니다. 이 모델을
-# 직접 학습하고, 파라미터를 라이브러리에 복사하여 같은 로짓을 얻습니다. 파라미터의 수도 손으로 세어, 논문의 base
-# 모델에서 파라미터 6,500만 개가 어디에 있는지 알게 됩니다.
+# 이 장을 마치면 순수한 Keras로 쓴 트랜스포머 전체를 읽은 것입니다. 토큰 ID에서 번역문까지 코드 110줄쯤입니다. 이
+# 모델을 직접 학습하고, 파라미터를 라이브러리에 복사하여 같은 로짓을 얻습니다. 파라미터의 수도 손으로 세고, 논문의
+# base 모델을 센 값과 논문이 말하는 6,500만 개를 비교합니다.
 #
 # **먼저 읽을 것:** 6장부터 10장까지(부품), 12a장(학습). 이 장의 학습은 코어 두 개에서 40초쯤 걸립니다.
 
@@ -124,7 +124,7 @@ class DecoderLayer(EncoderLayer):
 
 
 class Transformer(keras.Model):
-    """원문 ID (batch, source_len)과 번역문 ID (batch, target_len)에서 로짓 (batch, target_len, words)를 냅니다."""
+    """원문 ID (batch, source_len)과 번역문 ID (batch, target_len)에서 로짓 (batch, target_len, words)을 냅니다."""
 
     def __init__(self, vocab_size, num_layers, d_model, num_heads, d_ff, dropout=0.1):
         super().__init__()
@@ -408,7 +408,7 @@ print(f"{'base':>16} {sum(base.values()):12,}")
 assert sum(base.values()) == kt.Transformer.from_preset("base", 37_000).count_params()
 
 # %% tags=["hide-input"]
-labels_of_axes = ("에포크", "손실 (토큰당 nat)", "파라미터의 몫", "이 모델", "base")
+labels_of_axes = ("에포크", "손실 (토큰당 nat)", "파라미터의 비율", "이 모델", "base")
 plt.rcParams["font.family"] = font_families(*labels_of_axes, *small)
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained", width_ratios=(1, 2))
 left.plot(range(1, 6), losses, "o-", color="#3a6ea5")
@@ -429,21 +429,20 @@ plt.show()
 # 있고, 임베딩에 30%가 있습니다. 작은 모델에서는 어텐션에 더 많이 있습니다. $d_{ff}$가 $d_{model}$의 네 배가 아니라 두
 # 배이기 때문입니다.
 #
-# `base`의 파라미터를 세면 6,300만 개입니다. 논문의 표 3은 6,500만 개라고 합니다. 다른 크기는 모두 표에 있으므로,
-# 차이가 날 수 있는 곳은 어휘의 크기뿐입니다. 5.1절은 어휘가 "약 37000개 토큰"이라고 합니다. 첫째 연습 문제에서 맞는
-# 크기를 찾아 봅시다.
+# `base`의 파라미터를 세면 6,300만 개입니다. 논문의 표 3은 6,500만 개라고 합니다. 다른 크기는 모두 표에 있으므로 먼저
+# 확인할 것은 어휘의 크기입니다. 5.1절은 어휘가 "약 37000개 토큰"이라고 합니다. 첫째 연습 문제에서 맞는 크기를 찾아
+# 봅시다.
 
 # %% [markdown]
 # ## 연습 문제
 #
 # ### 5분 문제
 #
-# 1. 논문의 표 3에는 다른 크기의 파라미터 수도 100만 개 단위로 있습니다. 나머지가 `base`와 같을 때 $N = 2$이면 36,
-#    $N = 4$이면 50, $N = 8$이면 80, $d_{model} = 256$이면 28, $d_{model} = 1024$이면 168, $d_{ff} = 1024$이면 53,
-#    $d_{ff} = 4096$이면 90입니다. 어휘가 몇 개이면 이 값들과 `base`의 65가 모두 맞을까요? `big`($d_{model} = 1024$,
-#    $d_{ff} = 4096$)의 213이 맞으려면 몇 개여야 할까요?
-# 2. `decode`에서 룩어헤드 마스크를 빼고 다시 학습해 봅시다. 먼저 예상해 봅시다. 손실은 여전히 내려갈까요? 번역은
-#    여전히 맞을까요?
+# 1. 논문의 표 3에서 파라미터는 `base`가 6,500만 개, `big`($d_{model} = 1024$, $d_{ff} = 4096$)이 2억 1,300만 개이고,
+#    100만 개 단위로 반올림한 값입니다. 각각 어휘가 몇 개이면 맞을까요? (`counted(0, ...)`은 임베딩을 뺀 수입니다.) 둘
+#    다 맞는 크기가 있을까요? 나머지 행은 풀이에서 확인합니다.
+# 2. `decode`에서 룩어헤드 마스크를 빼고 다시 학습해 봅시다(코드 몇 줄이고, 학습은 1분이 안 걸립니다). 먼저 예상해
+#    봅시다. 손실은 여전히 내려갈까요? 번역은 여전히 맞을까요?
 # 3. 패딩이 문장을 바꿀까요? 원문에 0으로 된 열을 열 개 더하고 로짓을 비교해 봅시다.
 
 # %% tags=["hide-cell"]
@@ -503,10 +502,11 @@ assert np.abs(padded - logits).max() < 1e-5 * largest
 # %% [markdown]
 # ### 한 시간 문제
 #
-# 문장 한 쌍의 로짓 `(target_len, words)`를 NumPy로 구하는
-# `transformer(embedding, encoder, decoder, source, target, num_heads)`를 작성합니다. `encoder`와 `decoder`는 층마다
-# 딕셔너리가 하나씩 있는 리스트입니다. 키는 9장과 같고, 디코더 층에는 `cross_attention`의 키도 있습니다. ID 0은
-# 패딩이고 원문에만 있습니다. 6장, 8장, 9장에서 만든 함수가 대부분의 일을 합니다.
+# 문장 한 쌍의 로짓 `(target_len, words)`를 NumPy로 구하는 `transformer(embedding, encoder, decoder, source, target,
+# num_heads)`를 작성합니다. `encoder`와 `decoder`는 층마다 딕셔너리가 하나씩 있는 리스트입니다. 딕셔너리의 키는 9장과
+# 같고, 디코더 층에는 `cross_attention`의 키도 있습니다. ID 0은 패딩이고 원문에만 있습니다. 6장과 9장에서 작성한
+# 함수에서 시작합니다. 이제 어텐션에는 편향과 마스크도 있어야 합니다. 위치는 8장의 회전이 아니라 사인과 코사인의 표를
+# 씁니다. `embedding`의 모양은 `(words, d_model)`입니다.
 #
 # `answer.py`에 NumPy만으로 작성합니다. `python course/check.py 16 answer.py`를 실행하면 맞는 성질과 틀린 성질을 알려
 # 줍니다. 풀이는 공개하지 않습니다.
@@ -521,7 +521,7 @@ assert np.abs(padded - logits).max() < 1e-5 * largest
 # ## 더 읽을거리
 #
 # - Vaswani et al., 2017, ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762): 이제 전부 읽을 수 있습니다.
-#   표 3은 크기마다 번역의 품질을 잽니다.
+#   표 3에는 크기를 바꾸어 가며 잰 번역 품질이 있습니다.
 # - Rush, 2018, ["The Annotated Transformer"](https://nlp.seas.harvard.edu/2018/04/03/attention.html): 논문을 한 줄씩
 #   PyTorch로 옮긴 글
 # - Karpathy, [nanoGPT](https://github.com/karpathy/nanoGPT): 파일 하나로 된 언어 모델, 디코더만 씁니다
