@@ -324,19 +324,24 @@ class Recipe:
         before = type(self)(**{field.name: earlier[field.name] for field in fields if field.name in earlier})
         before, now = before.resolved(), self.resolved()
 
-        def shown(recipe, name):
+        def used(recipe, name):
             value = getattr(recipe, name)
             if value is not None or name not in MODEL:
-                return repr(value)
+                return value
             from keras_transformer.models.transformer import PRESETS
 
-            preset = PRESETS.get(recipe.preset, {})
-            return f"{preset[name]} (preset {recipe.preset})" if name in preset else "that of init_from"
+            return PRESETS.get(recipe.preset, {}).get(name)
+
+        def shown(recipe, name):
+            value = used(recipe, name)
+            if name not in MODEL or getattr(recipe, name) is not None:
+                return repr(value)
+            return "that of init_from" if value is None else f"{value} (preset {recipe.preset})"
 
         return [
             f"{field.name}: {shown(before, field.name)}, now {shown(now, field.name)}"
             for field in fields
-            if field.name not in free and getattr(before, field.name) != getattr(now, field.name)
+            if field.name not in free and used(before, field.name) != used(now, field.name)
         ]
 
 

@@ -617,6 +617,12 @@ def test_linear_schedule_ends_with_the_last_epoch():
     assert recipe.changes({**dataclasses.asdict(recipe), "epochs": 5}) == ["epochs: 5, now 2"]
 
 
+def test_a_value_of_the_preset_may_be_left_out():
+    earlier = dataclasses.asdict(Recipe(d_model=128, num_layers=3))
+    assert Recipe(num_layers=3).changes(earlier) == []
+    assert Recipe().changes(earlier) == ["num_layers: 3, now 4 (preset tiny)"]
+
+
 def test_a_model_has_one_embedding_where_one_tokenizer_reads_both_sides():
     one, other = ByteTokenizer(), ByteTokenizer()
     for tokenizers, share in (((one, one), True), ((one, other), False)):
