@@ -342,8 +342,8 @@ def convert(options):
         check(options.tokenizers, rule, source=str(options.source))
         kind = type(convert(*folders, verbose=sys.stderr.isatty(), **given)).__name__
     else:
-        for name in given:
-            option = f"--{name.replace('_', '-')}"
+        if given:
+            option = f"--{next(iter(given)).replace('_', '-')}"
             raise ValueError(f"{option} is for a Hugging Face folder. Received: {options.source}.")
         convert_back(*folders, options.tokenizers)
         kind = "Hugging Face checkpoint"

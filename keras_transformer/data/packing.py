@@ -183,14 +183,7 @@ class PackedTexts(PackedRows):
         **options: `too_long`, `seed`, `pad_id`, `target_pad_id` and `packed` of `PackedRows`. A text that is split
             begins with `bos` and ends with `eos` once.
 
-    Attributes:
-        kept: Number of texts that are in the rows.
-        skipped: Number of texts that are left out: too long, or without an id to predict.
-        split: Number of texts that are cut.
-        rows: Number of rows.
-        steps: Number of batches in an epoch.
-        tokens: Number of targets in an epoch.
-        padding: Share of padding among all positions of an epoch, in [0, 1].
+    The attributes are those of `PackedRows`.
 
     Raises:
         ValueError: If an argument is out of range, `documents` holds something other than lists of ids, a token has

@@ -7,7 +7,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 
-from keras_transformer.serving.graph.names import CONTROL, node_of, place_of
+from keras_transformer.serving.graph.names import CONTROL, node_of, place_of, values_and_waits
 from keras_transformer.serving.graph.shared import CALLS, Nodes
 
 # Nodes of a function and of those that it calls, before they are optimized. A smaller one is written out at each call.
@@ -92,7 +92,8 @@ def graph_of_function(name, calls, outer_nodes, meta_graph):
     nodes.extend(outer_nodes)
     # TensorFlow writes them when it traces. An argument without one has any shape.
     shapes = dict(enumerate(functions[name].attr["_input_shapes"].list.shape))
-    for i, (argument, *tensors) in enumerate(zip(function.input_arg, *map(_values, calls), strict=True)):
+    values = (values_and_waits(call.input)[0] for call in calls)
+    for i, (argument, *tensors) in enumerate(zip(function.input_arg, *values, strict=True)):
         if len({*tensors}) == 1 and tensors[0] in outer_names:
             arguments.append(tensors[0])
         else:
@@ -141,10 +142,10 @@ def written_out(nodes, name, function_nodes, arguments, results):
         if node.op not in CALLS or node.attr["f"].func.name != name:
             written.append(node)
             continue
-        waits = [tensor for tensor in node.input if tensor.startswith("^")]
-        inputs = dict(zip(arguments, _values(node), strict=True))
+        values, waits = values_and_waits(node.input)
+        inputs = dict(zip(arguments, values, strict=True))
         written += _copies(function_nodes, node.name, inputs, waits)
-        copied = [_in(node.name, result) for result in results]
+        copied = [_name_in(node.name, result) for result in results]
         places |= {(node.name, i): [result] for i, result in enumerate(copied)}
         places[node.name, CONTROL] = [f"^{result}" for result in copied]
     for node in written:
@@ -165,15 +166,15 @@ def _copies(nodes, place, inputs, waits):
     def moved(tensor):
         name, output = place_of(tensor)
         if output == CONTROL:
-            return f"^{node_of(inputs[name])}" if name in inputs else f"^{_in(place, name)}"
-        return inputs[name] if name in inputs else f"{_in(place, name)}:{output}"
+            return f"^{node_of(inputs[name])}" if name in inputs else f"^{_name_in(place, name)}"
+        return inputs[name] if name in inputs else f"{_name_in(place, name)}:{output}"
 
     copies = []
     for node in nodes:
         if node.name not in inputs:
             copy = NodeDef()
             copy.CopyFrom(node)
-            copy.name = _in(place, node.name)
+            copy.name = _name_in(place, node.name)
             is_first = all(node_of(tensor) in inputs for tensor in node.input)
             copy.input[:] = [*map(moved, node.input), *(waits if is_first else [])]
             if "frame_name" in copy.attr:
@@ -183,11 +184,6 @@ def _copies(nodes, place, inputs, waits):
     return copies
 
 
-def _in(place, name):
+def _name_in(place, name):
     """Returns the name of a node of a function in another place."""
     return f"{place}/{name.partition('/')[2]}"
-
-
-def _values(node):
-    """Returns the inputs of a node that are values: it only waits for the others."""
-    return [tensor for tensor in node.input if not tensor.startswith("^")]

@@ -15,6 +15,12 @@ def node_of(tensor):
     return tensor.removeprefix("^").partition(":")[0]
 
 
+def values_and_waits(inputs):
+    """Returns the inputs of a node that are values, and those such as "^node" that it waits for: two lists."""
+    waits = [tensor for tensor in inputs if tensor.startswith("^")]
+    return [tensor for tensor in inputs if not tensor.startswith("^")], waits
+
+
 def with_name(tensor, names):
     """Returns an input, such as "node:output:0" or "^node" for a node that must run before, with a node's new name.
 

@@ -82,10 +82,8 @@ def write_out_signatures(meta_graph):
     for name, own_calls in calls.items():
         own_graph, arguments, results = graph_of_function(name, own_calls, kept, new)
         own_nodes, own_library = _optimized(own_graph, kept)
-        nodes, library = (
-            written_out(nodes, name + EMPTY, own_nodes, arguments, results),
-            own_library | library,
-        )
+        nodes = written_out(nodes, name + EMPTY, own_nodes, arguments, results)
+        library = own_library | library
     traced = {function.signature.name for function in graph.library.function}
     called = functions_called(nodes, library)
     graph.library.function.extend(library[name] for name in called if name not in traced)

@@ -8,7 +8,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 # TensorFlow has no public function for it. setup.cfg allows one minor version of TensorFlow.
 from tensorflow.python.framework import op_def_registry
 
-from keras_transformer.serving.graph.names import free_name, node_of
+from keras_transformer.serving.graph.names import free_name, node_of, values_and_waits
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 # The call of a signature is opened, and the call of the function that it wraps. The calls in that one stay calls.
@@ -101,8 +101,7 @@ class Nodes:
             The outputs of the call, and what to wait for to wait for the call: lists of such str.
         """
         function = self.functions[call.attr["f"].func.name]
-        before = [tensor for tensor in inputs if tensor.startswith("^")]
-        values = [tensor for tensor in inputs if not tensor.startswith("^")]
+        values, before = values_and_waits(inputs)
         # In a function "argument", "node:outputs:1" and "^node" are inputs of a node.
         places = {arg.name: each for arg, each in zip(function.signature.input_arg, values, strict=True)}
         waits = {}
@@ -130,8 +129,8 @@ class Nodes:
 
     def _add(self, node, inputs):
         """Adds a node of a function, unless an equal one is here. Returns its name."""
-        values = [tensor for tensor in inputs if not tensor.startswith("^")]
-        inputs = values + sorted({tensor for tensor in inputs if tensor.startswith("^")})
+        values, waits = values_and_waits(inputs)
+        inputs = values + sorted(set(waits))
         content = (node.op, node.device, *map(tuple, _attributes(node)), *inputs)
         # Two operations that draw random numbers draw different ones.
         alone = node.op not in CALLS and op_def_registry.get(node.op).is_stateful
