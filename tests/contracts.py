@@ -16,10 +16,11 @@ from keras_transformer.keras_internals import sublayers
 
 TINY = 1e-5  # float32 sums in another order
 BFLOAT16 = 0.06  # a few roundings to 8 bits, of values of order 1
-# TensorFlow asks the CPU whether oneDNN multiplies bfloat16. It aborts where this variable hides that from oneDNN.
-MULTIPLIES_BFLOAT16 = os.environ.get("ONEDNN_MAX_CPU_ISA") not in ("SSE41", "AVX", "AVX2")
-needs_bfloat16 = pytest.mark.skipif(
-    not MULTIPLIES_BFLOAT16, reason="oneDNN does not multiply bfloat16 with AVX2"
+# TensorFlow asks the CPU whether oneDNN multiplies bfloat16 and float16. It aborts where this variable hides that from
+# oneDNN.
+MULTIPLIES_HALF_PRECISION = os.environ.get("ONEDNN_MAX_CPU_ISA") not in ("SSE41", "AVX", "AVX2")
+needs_half_precision = pytest.mark.skipif(
+    not MULTIPLIES_HALF_PRECISION, reason="oneDNN multiplies neither bfloat16 nor float16 with AVX2"
 )
 # The `jit_compile` of a test's `fit`: JAX needs XLA to be quick, and on TensorFlow XLA compiles for seconds.
 STEP_IN_XLA = keras.backend.backend() == "jax"
@@ -100,7 +101,7 @@ def check_layer_contract(make_layer, make_inputs, path, *, mask=None, bfloat16=B
     check_config(layer)
     check_saved_file(layer, arrays, expected, path)
     check_symbolic_shapes(make_layer, arrays, expected)
-    if MULTIPLIES_BFLOAT16:
+    if MULTIPLIES_HALF_PRECISION:
         check_mixed_precision(make_layer, layer, tensors, expected, bfloat16)
     check_compiled(layer, tensors, expected)  # `check_under_xla` for the other compilation
     check_summary(layer, tensors)

@@ -8,7 +8,7 @@ from contracts import (
     assert_close,
     gradient_of,
     mask_of,
-    needs_bfloat16,
+    needs_half_precision,
     normal,
     randomized,
     with_mask,
@@ -369,7 +369,7 @@ def test_project_memory_works_in_a_functional_model():
 # Precision, first weights and derivatives
 
 
-@needs_bfloat16
+@needs_half_precision
 def test_softmax_is_float32_under_mixed_bfloat16():
     """257 equal keys: weights of 1/257 that sum to one; bfloat16 would round each of them."""
     shape = (1, 1, 257, 2)

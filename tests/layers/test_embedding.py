@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, mask_of, needs_bfloat16, normal, randomized
+from contracts import as_numpy, assert_close, mask_of, needs_half_precision, normal, randomized
 from keras import ops
 
 from keras_transformer.execution.inference import inference
@@ -61,7 +61,7 @@ def test_reversed_in_a_functional_model_it_stays_tied():
     assert [weight.path for weight in model.trainable_weights] == [layer.embeddings.path]
 
 
-@needs_bfloat16
+@needs_half_precision
 def test_logits_are_float32_under_mixed_bfloat16():
     layer = built(dtype="mixed_bfloat16")
     logits = layer(ops.cast(normal(2, 3, D_MODEL), "bfloat16"), reverse=True)

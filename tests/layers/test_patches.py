@@ -1,7 +1,15 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, check_config, compilations, needs_bfloat16, normal, randomized
+from contracts import (
+    as_numpy,
+    assert_close,
+    check_config,
+    compilations,
+    needs_half_precision,
+    normal,
+    randomized,
+)
 from keras import ops
 
 from keras_transformer.execution import native
@@ -86,7 +94,7 @@ def test_files_and_graphs(tmp_path):
         )
 
 
-@needs_bfloat16
+@needs_half_precision
 def test_mixed_precision_stays_near():
     layer, images = embedding(), normal(2, 4, 9, 2)
     mixed = embedding(dtype="mixed_bfloat16")

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, gradient_of, normal, randomized, with_mask
+from contracts import as_numpy, assert_close, gradient_of, needs_half_precision, normal, randomized, with_mask
 
 from keras_transformer import layers
 from keras_transformer.execution import native
@@ -68,6 +68,7 @@ def test_cells_of_a_grid_are_pooled_as_a_row(kind):
     )
 
 
+@needs_half_precision
 def test_half_precision_adds_in_float32():
     x = np.full((1, 4099, 1), 17.0, "float32")
     for kind in ("mean", "attention"):

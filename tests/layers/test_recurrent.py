@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, needs_bfloat16, normal, randomized
+from contracts import as_numpy, assert_close, needs_half_precision, normal, randomized
 from keras import ops
 from reference import lstm, under, weights_of
 
@@ -82,7 +82,7 @@ def test_attention_by_hand():
     assert_close(alone, np.tanh([[[0.0, 0.5]]]))
 
 
-@needs_bfloat16
+@needs_half_precision
 def test_states_stay_in_the_compute_dtype():
     layer = stack(dtype="mixed_bfloat16")
     for length in (1, 3):

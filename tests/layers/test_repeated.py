@@ -182,7 +182,7 @@ def test_layers_with_a_part_that_may_keep_tensors_are_called_one_by_one(make, ca
     assert len(calls) == 3
 
 
-@contracts.needs_bfloat16
+@contracts.needs_half_precision
 def test_weights_keep_their_own_precision():
     """Layers compute in bfloat16 with norms and scales that Keras keeps in float32."""
     with contracts.policy("mixed_bfloat16"):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from cases import WRITERS
-from contracts import as_numpy, assert_close, needs_bfloat16, portable_first
+from contracts import as_numpy, assert_close, needs_half_precision, portable_first
 from keras import ops
 from reference import log_softmax
 from searches import (
@@ -367,7 +367,7 @@ def test_a_minimum_above_the_default_limit_raises_it(model):
 
 
 @pytest.mark.slow
-@needs_bfloat16
+@needs_half_precision
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16"])
 def test_a_beam_runs_in_half_precision(dtype):
     found = as_numpy(writer(dtype=dtype).generate(SOURCE, Beam(3, n_best=3), max_length=9))
@@ -493,7 +493,7 @@ def bfloat16_everywhere():
 
 
 @pytest.mark.slow
-@needs_bfloat16
+@needs_half_precision
 @pytest.mark.parametrize("name", ["diverse", "cut sample"])
 def test_a_search_runs_where_keras_computes_in_bfloat16(bfloat16_everywhere, name):
     """A range or a number without a dtype of its own would have Keras's."""

@@ -3,13 +3,13 @@
 import keras
 import numpy as np
 import pytest
-from contracts import STEP_IN_XLA, as_numpy, assert_close, compilations, needs_bfloat16
+from contracts import STEP_IN_XLA, as_numpy, assert_close, compilations, needs_half_precision
 
 from keras_transformer import MaskedCrossentropy, layers
 from keras_transformer.models import LanguageModel, Transformer
 
 IDS = np.array([[5, 7, 11], [4, 5, 6]], "int32")
-POLICIES = ["float32", pytest.param("mixed_bfloat16", marks=needs_bfloat16)]
+POLICIES = ["float32", pytest.param("mixed_bfloat16", marks=needs_half_precision)]
 
 
 def language_model(policy, **options):
@@ -104,7 +104,7 @@ def test_layers_keep_the_compute_dtype(policy):
 
 
 @pytest.mark.slow
-@needs_bfloat16
+@needs_half_precision
 @pytest.mark.parametrize("jit_compile", compilations())
 def test_int8_below_float32_writes_in_every_compilation(jit_compile):
     keras.utils.set_random_seed(0)  # else it may write the id of padding, which `score` leaves out

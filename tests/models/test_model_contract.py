@@ -11,7 +11,7 @@ from contracts import (
     check_refused,
     compilations,
     config_of,
-    needs_bfloat16,
+    needs_half_precision,
     normal,
     policy,
     portable_first,
@@ -112,7 +112,7 @@ def test_model_is_a_part_of_a_functional_model(name):
 
 
 @pytest.mark.slow
-@needs_bfloat16
+@needs_half_precision
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, "mixed_bfloat16") for name in CASES), ("vision", "bfloat16")]
 )
@@ -223,7 +223,7 @@ def test_decoding_in_chunks_equals_one_pass(name, chunk):
         assert_close(logits, at_once[:, :, start : start + chunk])
 
 
-@needs_bfloat16
+@needs_half_precision
 @pytest.mark.parametrize("name", slow_but(("recurrent",), ("transformer", "recurrent")))
 def test_steps_under_mixed_bfloat16_stay_within_its_rounding(name):
     case, small = CASES[name], {"scale": 0.2 if name == "transformer" else 0.4}
