@@ -27,8 +27,8 @@ CATALOGUES, PAGES = "usr/share/**/ko/LC_MESSAGES/*.mo", "usr/share/**/ko/**/*"
 # The key of a menu, which a Korean text has behind it: "파일(_F)" is "_File".
 KEY = re.compile(r"\s*\(([_&~])([A-Za-z0-9])\)")
 MARKUP = re.compile(r"<[^<>]*>|^@[a-z:]+\s")
-# Of a text: who translated it, and code, which no sentence has.
-NOT_SENTENCES = re.compile(r"@\w+\.|[{}\\]|%\(|#include|https?://|::|->")
+# Of a text: a character that could not be read, who translated it, and code, which no sentence has.
+NOT_SENTENCES = re.compile(r"\ufffd|@\w+\.|[{}\\]|%\(|#include|https?://|::|->")
 BLOCKS = {"p", "h1", "h2", "h3", "h4", "h5", "h6", "td", "th", "dt", "li"}  # of HTML
 BLOCKS |= {"para", "simpara", "title", "term", "entry", "screeninfo", "caption", "desc", "remark", "item"}
 SUFFIXES = (".page", ".docbook", ".xml", ".html")

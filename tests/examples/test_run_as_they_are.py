@@ -184,6 +184,7 @@ def test_catalogues_and_pages_of_any_package_become_pairs(tmp_path, capsys):
         "this sentence is held out.": "남겨 둔 문장입니다.",
         "Fi_nd the max_size value in AT&amp;T settings": "AT&amp;T 설정에서 max_size 값을 찾아보기(_N)",
         "Print %(name)s again now": "%(name)s 다시 인쇄하기",
+        "Reads the broken text": "깨진 글\ufffd을 읽습니다",
     }.items():
         catalogue.add(english, korean)
     (share / "locale/ko/LC_MESSAGES").mkdir(parents=True)
