@@ -21,6 +21,11 @@ from pathlib import Path
 RANK, RATE, LENGTH, BATCH_SIZE = 8, 2e-4, 64, 8
 
 
+def peak_memory():
+    """The largest memory of this process so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def batches_of(folder, chats, steps):
     """The first batches of the chats, padded: lists of ids, segments and targets."""
     import keras_transformer as kt
@@ -59,11 +64,12 @@ def ours(folder, chats, steps, work):
         # Each call returns the mean loss since the first one.
         model.reset_metrics()
         seconds.append(time.process_time() - start)
+    trained, peak = sum(int(np.prod(weight.shape)) for weight in model.trainable_weights), peak_memory()
     to_huggingface(model, work / "adapter", adapter=folder)
     to_huggingface(model, work / "merged")
     inputs = {"token_ids": batches[0][0], "segment_ids": batches[0][1]}
     np.save(work / "logits", keras.ops.convert_to_numpy(model(inputs))[batches[0][1] > 0])
-    return losses, seconds, sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)
+    return losses, seconds, trained, peak
 
 
 def theirs(folder, chats, steps, work):
@@ -89,7 +95,7 @@ def theirs(folder, chats, steps, work):
         optimizer.step()
         losses.append(float(loss))
         seconds.append(time.process_time() - start)
-    return losses, seconds, sum(weight.numel() for weight in weights)
+    return losses, seconds, sum(weight.numel() for weight in weights), peak_memory()
 
 
 def check(folder, chats, steps, work):
@@ -111,7 +117,7 @@ def check(folder, chats, steps, work):
         differences.append(
             float(np.abs(logits.numpy()[segment_ids > 0] - np.load(work / "logits.npy")).max())
         )
-    return differences, [], 0
+    return differences, [], 0, 0
 
 
 SIDES = {"ours": ours, "theirs": theirs, "check": check}
@@ -128,10 +134,8 @@ def main():
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
-        values, seconds, trained = SIDES[options.side](
-            options.folder, options.chats, options.steps, options.work
-        )
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        side = SIDES[options.side]
+        values, seconds, trained, peak = side(options.folder, options.chats, options.steps, options.work)
         print(json.dumps({"values": values, "seconds": seconds, "trained": trained, "peak": peak}))
         return
     found = {side: [] for side in SIDES}

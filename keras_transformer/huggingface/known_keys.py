@@ -21,8 +21,9 @@ IGNORED = {
         *("created_date", "license", "language", "finetuning_task", "task_specific_params"),
         *("initializer_range", "init_std", "initializer_factor", "gradient_checkpointing", "save_step"),
         *("replacing_rate", "mlm_probability", "student_encoder_layers", "student_decoder_layers"),
-        *("pretrained_model_name_or_path", "auto_map", "unsloth_fixed", "unsloth_version"),
-        *("unsloth_processed_inputs", "adapters", "is_llama_config", "transformers.js_config"),
+        *("pretrained_model_name_or_path", "_model_name_or_path", "auto_map", "unsloth_fixed"),
+        *("unsloth_version", "unsloth_processed_inputs", "adapters", "is_llama_config"),
+        *("transformers.js_config",),
         # How it is computed, to the same numbers.
         *("dtype", "torch_dtype", "use_cache", "attn_implementation", "_attn_implementation"),
         *("torchscript", "_attn_implementation_autoset", "_attn_implementation_internal"),

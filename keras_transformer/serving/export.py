@@ -18,6 +18,7 @@ from keras_transformer.serving.graph.saved_model import write_saved_model
 from keras_transformer.serving.graph.server_graph import write_server_config
 from keras_transformer.serving.graph.weights import PRECISIONS, fingerprint, quantized_copy, store_weights
 from keras_transformer.serving.server.server_files import DESCRIPTION, versions_of
+from keras_transformer.serving.signatures import as_called
 from keras_transformer.serving.verify import check_answers, hashes
 from keras_transformer.serving.warmup import MAX_REQUESTS, write_warmup
 from keras_transformer.version import __version__
@@ -132,10 +133,10 @@ class ServedGraph:
             remove_temporaries(path.parent)
             functions = {}
             with native.inference_graph():
-                for name in list(makers):
+                for name in makers:
                     bar.set_description(f"tracing {name}")
                     # Concrete functions, or `save` would trace each function once more.
-                    functions[name] = makers.pop(name).get_concrete_function()
+                    functions[name] = makers[name].get_concrete_function()
                     bar.update()
             with replaced(path) as temporary:
                 bar.set_description("saving")
@@ -152,7 +153,8 @@ class ServedGraph:
                 description["files"] = hashes(temporary)
                 write_json(temporary / DESCRIPTION, description)
                 if check:
-                    self._check(temporary, functions)
+                    functions.clear()
+                    self._check(temporary, {name: as_called(makers.pop(name)) for name in list(makers)})
         seconds = round(time.monotonic() - started, 3)
         log.info("exported", extra={"folder": str(path), "precision": self.precision, "seconds": seconds})
 

@@ -15,6 +15,7 @@ from keras_transformer.text.base import valid_utf8
 # SentencePiece trains pieces of at most 16 characters by default. Runs of blanks or of unknown characters can make
 # longer tokens. A text with more characters than this for each token is cut, and its row is marked as truncated.
 CHARACTERS_PER_TOKEN = 16
+LOOPS = ("While", "StatelessWhile")
 
 
 class Output(NamedTuple):
@@ -237,6 +238,22 @@ def function_of(function, **specs):
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in specs
     )
     return tf.function(checked, input_signature=list(specs.values()), autograph=False)
+
+
+def as_called(function):
+    """Returns a function of a signature's inputs by name, which answers as the signature does.
+
+    TensorFlow needs seconds to build a search, and builds it for each function that holds it. So the operations of a
+    signature without a loop of its own run one by one: the search that several of them call is built once.
+
+    Args:
+        function: What `function_of` returned.
+    """
+    concrete = function.get_concrete_function()
+    if any(operation.type in LOOPS for operation in concrete.graph.get_operations()):
+        return concrete
+    body = function.python_function
+    return lambda **inputs: body(*inspect.signature(body).bind(**inputs).args)
 
 
 def _padded(x, output):

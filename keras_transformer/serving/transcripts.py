@@ -44,6 +44,10 @@ class TranscriberSignatures(Signatures):
             )
             for words in (False, True)
         )
+        read = functools.partial(
+            waves, sampling_rate=servable.sampling_rate, max_samples=servable.max_samples
+        )
+        self._waves = function_of(read, wav=tf.TensorSpec((None,), tf.string))
 
     def functions(self):
         """Returns a dict from a signature's name to its `tf.function`."""
@@ -140,8 +144,7 @@ class TranscriberSignatures(Signatures):
         return self._chosen(language, task)[0]
 
     def _read(self, wav, language, task):
-        servable = self._servable
-        audio, readable = waves(wav, servable.sampling_rate, servable.max_samples)
+        audio, readable = self._waves(wav)
         chosen, error = self._chosen(language, task)
         error = tf.where(readable, error, UNREADABLE)
         lengths = tf.where(error == "", tf.cast(audio.row_lengths(), tf.int32), 0)

@@ -231,7 +231,7 @@ def check_answers(path, functions, requests, draws=False, afresh=False):
 
     Args:
         path: Path of the export.
-        functions: A dict from a signature's name to its concrete function.
+        functions: A dict from a signature's name to a function of its inputs by name.
         requests: An iterable of pairs: a signature's name, and a dict of its inputs.
         draws: Whether the answers are drawn at random, so that only their dtypes can be compared.
         afresh: Whether to take each function out of `functions` when it has answered, and to load the export again for

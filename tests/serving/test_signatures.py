@@ -9,7 +9,7 @@ from keras_transformer.decoding import Beam, MinLength, Sample
 from keras_transformer.execution import native
 from keras_transformer.models import Transformer
 from keras_transformer.serving import Translator
-from keras_transformer.serving.signatures import CHARACTERS_PER_TOKEN
+from keras_transformer.serving.signatures import CHARACTERS_PER_TOKEN, as_called
 from keras_transformer.serving.translator import TranslatorSignatures
 from keras_transformer.text import ByteTokenizer
 
@@ -230,3 +230,22 @@ def test_compiled_shapes_are_few_and_change_no_answer(constraints, monkeypatch):
         for name in ("translation", "truncated"):
             assert found[name].tolist() == [expected[name][texts.index(row)] for row in rows]
     assert shapes == {(3, 4), (3, 24), (1, 4)}
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"), [("serving_default", ["text"]), ("score", ["target", "text"]), ("options", [])]
+)
+def test_a_search_of_several_signatures_is_run_as_one_function(functions, texts, name, inputs):
+    """The graph of `options` has a loop of its own, and what it draws depends on the graph."""
+    called, function = as_called(functions[name]), functions[name].get_concrete_function()
+    if not inputs:
+        assert called is function
+        return
+    assert called is not function
+    texts = {each: tf.constant(texts if each == "text" else texts[::-1]) for each in inputs}
+    expected, found = call(function, **texts), call(called, **texts)
+    for key, values in expected.items():
+        if values.dtype.kind == "f":
+            np.testing.assert_allclose(found[key], values, 1e-5, 1e-5)
+        else:
+            np.testing.assert_array_equal(found[key], values)
