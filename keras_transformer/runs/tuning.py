@@ -60,7 +60,8 @@ def tune(recipe, folder, data, output, val_data=None, say=print):
     A language model learns the answers of chats, which `read_chats` reads. An encoder learns the labels of a table,
     which `read_table` reads, or of words, which `read_conll` reads, with a new head. An embedder of
     sentence-transformers learns the matches of a table. The tuned model is that of the best epoch: of the lowest
-    validation loss, or of the highest accuracy of labels.
+    validation loss; of the highest accuracy of labels; with `class_weights` of the highest mean F1 of the classes; of
+    words with entities, which have the label "O" around them, of the highest F1 of entities.
 
     A tuning may be stopped at any step. The same call resumes it, and it ends with the weights of a tuning that was not
     stopped, bit for bit on one machine. On SIGTERM it saves its state, within an epoch too.
@@ -192,7 +193,8 @@ def _trained(recipe, task, rows, held_out, output, description, say):
                 _compile(recipe, task, model, batches.steps)
                 write_json(output / DESCRIPTION, description)
                 _report(model, batches, len(rows), len(held_out), say)
-                _say_measures("before", model.evaluate(validation, verbose=0, return_dict=True), say)
+                measured = model.evaluate(validation, verbose=0, return_dict=True)
+                _say_measures("before", {**measured, **task.measures(model, val_batches)}, say)
             elif saved.steps:
                 y = next(iter(batches.dataset(epochs=1)))[1]
                 # Keras creates the metrics with the first batch.
@@ -202,7 +204,7 @@ def _trained(recipe, task, rows, held_out, output, description, say):
             )
             callbacks = [
                 StopOnNaN(first_step=saved.steps),
-                _History(output, recipe, task, history),
+                _History(output, recipe, task, history, val_batches),
                 Checkpoint(output, every=recipe.checkpoint_steps, resumed=saved, termination=termination),
                 keras.callbacks.LambdaCallback(
                     on_epoch_end=lambda epoch, logs, history=history: _keep_best(output, task, history)
@@ -299,11 +301,15 @@ def _is_finished(recipe, task, history):
 class _History(keras.callbacks.Callback):
     """Writes the measurements of each epoch, and stops the tuning when it is finished."""
 
-    def __init__(self, output, recipe, task, history):
+    def __init__(self, output, recipe, task, history, val_batches):
         super().__init__()
         self.output, self.recipe, self.task, self.history = output, recipe, task, history
+        self.val_batches = val_batches
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch, logs):
+        measures = self.task.measures(self.model, self.val_batches)
+        # The callbacks after this one report them too.
+        logs.update({f"val_{name}": value for name, value in measures.items()})
         self.history.append({"epoch": epoch, **logs})
         write_history(self.output, self.history)
         self.model.stop_training = _is_finished(self.recipe, self.task, self.history)

@@ -26,10 +26,15 @@ class Rows:
         batch_size: Number of rows in a batch; the last one of an epoch may have fewer.
         seed: Seed of the order, an int.
         weights: An array of the shape of `y`, the weight of each label; None for the same weight.
+
+    Attributes:
+        x, y, batch_size: As they were given.
+        steps: Number of batches in an epoch.
+        tokens: Number of ids that are not padding.
     """
 
     def __init__(self, x, y, pad_id, batch_size, seed, weights=None):
-        self._x, self._batch_size, self._seed = x, batch_size, seed
+        self.x, self.y, self.batch_size, self._seed = x, y, batch_size, seed
         self._targets = (y,) if weights is None else (y, weights)
         self.steps = -(-len(y) // batch_size)
         self.tokens = int(np.count_nonzero(x["token_ids"] != pad_id))
@@ -38,18 +43,18 @@ class Rows:
         """Returns the batches for `model.fit`, a `tf.data.Dataset`; see `PackedTexts.dataset`."""
 
         def batches_of(epoch, skipped):
-            order = np.random.default_rng([self._seed, epoch]).permutation(len(self._targets[0]))
-            for i in range(skipped * self._batch_size, len(order), self._batch_size):
-                rows = order[i : i + self._batch_size]
+            order = np.random.default_rng([self._seed, epoch]).permutation(len(self.y))
+            for i in range(skipped * self.batch_size, len(order), self.batch_size):
+                rows = order[i : i + self.batch_size]
                 yield (
-                    {name: array[rows] for name, array in self._x.items()},
+                    {name: array[rows] for name, array in self.x.items()},
                     *(each[rows] for each in self._targets),
                 )
 
         def signature(array):
             return tf.TensorSpec((None, *array.shape[1:]), array.dtype)
 
-        specs = {name: signature(array) for name, array in self._x.items()}, *map(signature, self._targets)
+        specs = {name: signature(array) for name, array in self.x.items()}, *map(signature, self._targets)
         return dataset_of(batches_of, self.steps, specs, first_epoch, epochs, first_step)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_transformer.checks import check
 from keras_transformer.data import Chats, hold_out, read_chats, read_conll, read_table
+from keras_transformer.entity_labels import OUTSIDE
 from keras_transformer.huggingface import (
     chat_template_from_huggingface,
     embedder_options,
@@ -36,6 +37,7 @@ from keras_transformer.runs.tuning_rows import (
     weights_of_classes,
 )
 from keras_transformer.serving import Classifier, Embedder, Tagger, TextGenerator
+from keras_transformer.training.label_scores import entity_scores, label_scores
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,10 @@ class Task:
     def new_layers(self, model):
         """Returns the layers that are trained whole beside adapters."""
         return []
+
+    def measures(self, model, batches):
+        """Returns further measures of the batches of rows that were held out, a dict from names to numbers."""
+        return {}
 
     def scores(self, model, rows):
         """Returns lines with further scores of rows that were held out."""
@@ -196,9 +202,13 @@ class LabelTask(Task):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         return loss, [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
+    def measures(self, model, batches):
+        """Returns the mean F1 of the classes where each counts the same: the accuracy is that of the frequent ones."""
+        return {"f1": label_scores(*answers(model, batches)).macro_f1} if self.recipe.class_weights else {}
+
     def quality(self, measures):
         """Returns what is larger for a better epoch."""
-        return measures["val_accuracy"], -measures["val_loss"]
+        return measures.get("val_f1", 0.0), measures["val_accuracy"], -measures["val_loss"]
 
     def prediction(self, model, y):
         """Returns an output of the model, to make the metrics of."""
@@ -271,6 +281,14 @@ class TagTask(LabelTask):
     def loss(self, model):
         """Returns the loss and the metrics."""
         return MaskedCrossentropy(pad_id=IGNORED), [MaskedAccuracy(pad_id=IGNORED, name="accuracy")]
+
+    def measures(self, model, batches):
+        """Returns the F1 of entities. Labels without "O", such as parts of speech, are no entities."""
+        if OUTSIDE not in model.head.labels:
+            return super().measures(model, batches)
+        ends = np.cumsum(np.sum(batches.y != IGNORED, axis=1))[:-1]
+        sides = ([side.tolist() for side in np.split(each, ends)] for each in answers(model, batches))
+        return {"f1": entity_scores(*sides).micro[2]}
 
     def prediction(self, model, y):
         """Returns an output of the model, to make the metrics of."""
@@ -363,6 +381,18 @@ class MatchTask(Task):
         first, second = (np.stack(embedder.embed([row[i] for row in rows])) for i in (0, 1))
         for row, cosines in zip(rows, first @ second.T, strict=True):
             yield f"{short(row[0])}  ->  {short(rows[int(np.argmax(cosines))][1])} ({np.max(cosines):.2f})"
+
+
+def answers(model, batches):
+    """Returns the right labels of rows and those that a model gives, two str arrays `(labels,)` in their order.
+
+    Args:
+        model: An `EncoderModel` whose head has labels.
+        batches: The `Rows`; a target `IGNORED` is no label.
+    """
+    found = np.argmax(model.predict(batches.x, batch_size=batches.batch_size, verbose=0), axis=-1)
+    labels, real = np.array(model.head.labels), batches.y != IGNORED
+    return labels[batches.y[real]], labels[found[real]]
 
 
 def task_of(folder, recipe, data):

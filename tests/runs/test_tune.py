@@ -142,16 +142,18 @@ def test_an_encoder_learns_the_labels_of_a_table(bert, table, tmp_path):
 
 @pytest.mark.slow
 def test_an_encoder_learns_the_labels_of_words(bert, tmp_path):
-    lines = [f"{one} X-{one}\n{two} X-{two}\n" for one in WORDS[5:] for two in WORDS[5:]]
+    labels = {word: "O" if word == "night" else f"X-{word}" for word in WORDS[5:]}
+    lines = [f"{one} {labels[one]}\n{two} {labels[two]}\n" for one in WORDS[5:] for two in WORDS[5:]]
     (tmp_path / "words.conll").write_text("-DOCSTART- O\n\n" + "\n".join(lines))
     options = {"epochs": 10, "batch_size": 2, "learning_rate": 0.005, "samples": 1}
     said = []
     path = runs.tune(recipe(**options), bert, tmp_path / "words.conll", tmp_path / "run", say=said.append)
-    assert max(row["val_accuracy"] for row in history_of(tmp_path / "run")) == 1.0
+    assert max(row["val_f1"] for row in history_of(tmp_path / "run")) == 1.0
+    assert all("f1 " in line for line in said if line.startswith(("before", "epoch", "after")))
     assert "day/X-day" in said[-1] or "X-" in said[-1]
     tagger = convert(path, tmp_path / "tagger")
     ((first, second),) = tagger.tag(["night good"])
-    assert (first[:2], second[:2]) == (("night", "X-night"), ("good", "X-good"))
+    assert (first[:2], second[:2]) == (("night", "O"), ("good", "X-good"))
 
 
 @pytest.mark.slow
@@ -211,6 +213,40 @@ def test_nan_is_no_best_epoch(bert):
     task = task_of(bert, recipe(), "table.csv")
     history = [{"val_accuracy": 0.9, "val_loss": loss} for loss in (float("nan"), 0.1, 0.2)]
     assert tuning._best_epoch(task, history) == 1
+
+
+def test_the_best_epoch_of_entities_has_the_highest_f1(bert):
+    task = task_of(bert, recipe(), "names.conll")
+    rows = [(("good", "bad", "day", "night"), ("B-A", "I-A", "O", "O")), (("day", "good"), ("O", "B-A"))]
+    model = task.make_model(rows)
+    batches = task.batches(model, rows)
+    # One of the two entities is right, and five of the six words.
+    found = np.eye(3, dtype="float32")[[[2, 0, 2, 2, 2, 2], [2, 2, 0, 2, 2, 2]]]
+    model.predict = lambda x, **options: found
+    assert task.measures(model, batches) == {"f1": 0.5}
+    history = [
+        {"val_f1": f1, "val_accuracy": accuracy, "val_loss": 0.1}
+        for f1, accuracy in ((0, 0.9), (0.5, 0.8), (0.5, 0.7))
+    ]
+    assert tuning._best_epoch(task, history) == 1
+
+
+def test_the_best_epoch_of_weighted_classes_has_the_highest_mean_f1(bert):
+    rows = [("good day", "good"), ("good night", "good"), ("good", "good"), ("bad day", "bad")]
+    measured = []
+    for options in ({}, {"class_weights": True}):
+        task = task_of(bert, recipe(**options), "days.csv")
+        model = task.make_model(rows)
+        model.predict = lambda x, **options: np.array([[0, 1]] * 4, "float32")
+        measured.append(task.measures(model, task.batches(model, rows)))
+    assert measured == [{}, {"f1": pytest.approx(6 / 7 / 2)}]
+
+
+def test_parts_of_speech_are_no_entities(bert):
+    task = task_of(bert, recipe(), "words.conll")
+    rows = [(("good", "day"), ("ADJ", "NOUN")), (("bad", "night"), ("ADJ", "NOUN"))]
+    model = task.make_model(rows)
+    assert task.measures(model, task.batches(model, rows)) == {}
 
 
 def test_the_best_epoch_of_chats_has_the_least_perplexity(llama, chats):
