@@ -122,7 +122,9 @@ class Recipe:
         f"{ENOUGH_UPDATES} updates, from {FEWEST_EPOCHS} to {MOST_EPOCHS}; {FEWEST_EPOCHS} with init_from)",
     )
     batch_tokens: int = option(
-        4096, "size of a batch: its rows times its longer side in tokens, padding included"
+        4096,
+        "largest size of a batch: its rows times its longer side in tokens, padding included; few pairs make smaller "
+        "ones",
     )
     max_length: int = option(128, "longest side of a training pair, in tokens")
     too_long: str = option(

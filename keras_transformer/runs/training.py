@@ -119,7 +119,7 @@ def _train_once(recipe, pairs, val_pairs, folder, description, termination, say)
             say(
                 f"{recipe.epochs} epochs, {updates:,} updates; {recipe.warmup_steps:,} of them are the warm-up"
             )
-        _report(recipe, translator, batches, say)
+        _report(recipe, translator, batches, val_batches, say)
     progress = Progress(batches.steps, batches.tokens, first_step=saved.steps, epochs=recipe.epochs, say=say)
     callbacks = _callbacks(recipe, folder, translator, batches, val_pairs, saved, termination, progress)
     with contextlib.closing(progress):
@@ -194,7 +194,7 @@ def _make_batches(recipe, pairs, val_pairs, tokenizers, frame):
     return batches, Batches(val_pairs, tokenizers, **options) if val_pairs else None
 
 
-def _report(recipe, translator, batches, say):
+def _report(recipe, translator, batches, val_batches, say):
     """Reports the sizes of a new run, and warns if it ends within its warm-up."""
     model, sizes = translator.model, [tokenizer.vocab_size for tokenizer in translator.tokenizers]
     if recipe.init_from is not None:
@@ -208,10 +208,12 @@ def _report(recipe, translator, batches, say):
     )
     say(
         f"{model.count_params():,} parameters, {sizes[0]} source and {sizes[1]} target ids; "
-        f"{batches.kept:,} pairs, {batches.steps} steps an epoch, "
-        f"{batches.padding:.0%} padding; {recipe.precision}, XLA {'on' if native.compiles(recipe.xla) else 'off'}; "
-        f"on {device}"
+        f"{batches.kept:,} pairs, {batches.steps} steps an epoch, {batches.padding:.0%} padding; "
+        f"{val_batches.kept if val_batches else 0:,} pairs to validate with; "
+        f"{recipe.precision}, XLA {'on' if native.compiles(recipe.xla) else 'off'}; on {device}"
     )
+    if 1 < len(batches.shapes) == batches.steps:
+        say("each step has all pairs of similar lengths: a larger `batch_tokens` changes nothing")
     read = batches.kept + batches.skipped
     resolved = recipe.resolved()
     asked, sample = resolved.vocab_size, resolved.vocab_sample

@@ -454,6 +454,15 @@ def test_stopped_run_is_averaged_by_the_next_call(tmp_path, pairs, monkeypatch):
     assert_same_weights(tmp_path / "model.keras", tmp_path / "checkpoint-0002.keras")
 
 
+def test_the_report_counts_the_pairs_to_validate_with_and_says_where_larger_batches_are_in_vain(pairs):
+    for few, options in ((True, {"batch_tokens": 8192}), (False, {"batch_tokens": 64})):
+        said = []
+        begun = training._begin(changed(**options), pairs, pairs[:5] if few else None, said.append)
+        training._report(*begun, said.append)
+        assert f"; {5 if few else 0} pairs to validate with; " in said[0]
+        assert any("a larger `batch_tokens` changes nothing" in line for line in said) == few
+
+
 @pytest.mark.slow
 def test_average_last_beyond_the_epochs_warns(finished, tmp_path, pairs):
     # Patience ends the run after its second epoch: no step moves a weight.
