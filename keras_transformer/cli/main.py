@@ -52,7 +52,7 @@ def main(arguments=None):
             log.info("started", extra={"command": command})
             options.parser.check_input_paths(options)
             if options.needs_tensorflow:
-                import_tensorflow(trains=command in ("train", "tune"))
+                import_tensorflow()
             code = options.command(options) or DONE
         except BrokenPipeError as error:
             # A reader such as `head` needs no more of the output.

@@ -32,6 +32,7 @@ def make_parser():
         training_options.fill_train,
         "Train a model on sentence pairs. The same command again resumes the training.",
         epilog="Files are UTF-8 with one sentence in each line, plain or .gz.",
+        needs_tensorflow=False,
     )
     _add_command(
         subparsers,
@@ -41,6 +42,7 @@ def make_parser():
         "Tune the model of a Hugging Face folder: a language model on chats, an encoder on labels, an embedder on "
         "matches. The same command again resumes the tuning.",
         epilog="RUN/model is the tuned model, a Hugging Face folder too: `convert` makes of it what `export` reads.",
+        needs_tensorflow=False,
     )
     _add_command(
         subparsers,
@@ -184,7 +186,7 @@ def _add_command(subparsers, name, function, fill, explanation, needs_tensorflow
         function: A function of the parsed options, which `main` calls.
         fill: A function of the command's parser that adds its options.
         explanation: A sentence about the command.
-        needs_tensorflow: Whether the command imports TensorFlow.
+        needs_tensorflow: Whether TensorFlow is imported before the command runs. `train` and `tune` do it themselves.
         **options: Other arguments of `argparse.ArgumentParser`.
     """
     parser = subparsers.add_parser(

@@ -7,6 +7,7 @@ import os
 from keras_transformer.cli.exit_codes import DIVERGED, DONE, TERMINATED
 from keras_transformer.cli.logs import progress
 from keras_transformer.cli.pairs import read_pairs
+from keras_transformer.cli.tensorflow_import import import_tensorflow
 
 log = logging.getLogger(__name__)
 
@@ -16,14 +17,25 @@ def options_among(options, *names):
     return {name: value for name, value in vars(options).items() if name in names}
 
 
+def _recipe(recipe_class, options):
+    """Returns the recipe that the options say. It comes before TensorFlow, whose import takes seconds."""
+    return recipe_class(**options_among(options, *(field.name for field in dataclasses.fields(recipe_class))))
+
+
+def _prepare():
+    from keras_transformer.execution.memory import keep_freed_memory
+
+    import_tensorflow(trains=True)
+    keep_freed_memory()
+
+
 def train(options):
     """Trains a model, or resumes its training."""
     from keras_transformer import runs
-    from keras_transformer.execution.memory import keep_freed_memory
 
-    keep_freed_memory()
-    recipe = runs.Recipe(**options_among(options, *(field.name for field in dataclasses.fields(runs.Recipe))))
+    recipe = _recipe(runs.Recipe, options)
     pairs, val_pairs = read_pairs(options), read_pairs(options, "val_", required=False)
+    _prepare()
     try:
         runs.train(recipe, pairs, options.output, val_pairs, say=progress.info)
     except runs.Terminated as end:
@@ -38,11 +50,9 @@ def train(options):
 def tune(options):
     """Tunes the model of a Hugging Face folder, or resumes its tuning."""
     from keras_transformer import runs
-    from keras_transformer.execution.memory import keep_freed_memory
 
-    keep_freed_memory()
-    names = (field.name for field in dataclasses.fields(runs.TuningRecipe))
-    recipe = runs.TuningRecipe(**options_among(options, *names))
+    recipe = _recipe(runs.TuningRecipe, options)
+    _prepare()
     try:
         val_data = getattr(options, "val_data", None)
         print(runs.tune(recipe, options.folder, options.data, options.output, val_data, say=progress.info))

@@ -222,7 +222,7 @@ def test_closed_standard_output_ends_a_command_quietly(tiny_run, pairs, monkeypa
     ids=["long", "control", "interrupted"],
 )
 def test_errors_and_interruptions_are_one_short_line(error, expected, begin, monkeypatch, tmp_path):
-    def fail(trains):
+    def fail():
         raise error
 
     monkeypatch.setattr(importlib.import_module("keras_transformer.cli.main"), "import_tensorflow", fail)
@@ -259,7 +259,9 @@ import contextlib, sys
 from keras_transformer.cli import main
 from keras_transformer.cli.search_options import NORMALIZATIONS
 from keras_transformer.cli.tensorflow_import import import_tensorflow
-for command in ("--help", "server-files missing", "train --help", "generate . --nothing", "evaluate missing"):
+wrong = "train --pairs . --output x --dropout 2", "train --output x", "tune . --data . --output x --alpha 2"
+quick = "--help", "server-files missing", "train --help", "generate . --nothing", "evaluate missing"
+for command in (*quick, *wrong):
     with contextlib.suppress(SystemExit):
         main(command.split())
 print(sorted({"keras", "tensorflow"} & set(sys.modules)))
@@ -267,6 +269,8 @@ print(sorted({"keras", "tensorflow"} & set(sys.modules)))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.count("usage: keras-transformer") == 2
     assert "--nothing" in done.stderr and done.stderr.count("missing") >= 2
+    for rule in ("dropout=2.0", "Give --source and --target", "`alpha` needs `lora`"):
+        assert rule in done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
 
 
