@@ -82,7 +82,7 @@ class Batches:
         fits = len(pair) == 2 and all(hasattr(each, "vocab_size") for each in pair)
         check(fits, rule, tokenizers=tokenizers)
         check(isinstance(frame, Frame), "`frame` must be a `Frame`, such as `translator.frame`.", frame=frame)
-        around = (frame.source_start, frame.source_end), (frame.target_start, (frame.eos_id,))
+        around = (frame.source_start, frame.end_of_source), (frame.target_start, (frame.eos_id,))
         self._around = [[np.array(ids, "int32") for ids in side] for side in around]
         self._max_length = max_length
         self._added = np.array([len(start) + len(end) for start, end in self._around])
@@ -263,8 +263,8 @@ class Batches:
 
         Returns:
             `({"source": ..., "target": ...}, targets)`, int32 arrays: ids `(rows, source_len)` that end with
-            `source_end`, ids `(rows, target_len)` that start with bos, and targets `(rows, target_len)` that end with
-            eos.
+            `end_of_source`, ids `(rows, target_len)` that start with bos, and targets `(rows, target_len)` that end
+            with eos.
         """
         pairs, indices = self._pairs if pairs is None else pairs, np.asarray(indices, "int64")
         rows, *widths = self.shapes[bucket]

@@ -14,7 +14,7 @@ class Frame:
         bos_id: The id at the start of the target inputs.
         eos_id: The id at the end of the targets.
         source_start: Ids before the tokens of each source, such as the id of its language; a sequence of int.
-        source_end: Ids after the tokens of each source; `(eos_id,)` where it was given as None.
+        source_end: Ids after the tokens of each source; None for `eos_id` alone, as `end_of_source` says.
         target_start: Ids at the start of each target, such as the id of its language. The target inputs have them after
             `bos_id`.
 
@@ -23,6 +23,8 @@ class Frame:
     ([7, 11, 13, 3], [17, 3])
     >>> frame.target_inputs([17])
     [2, 17]
+    >>> dataclasses.replace(frame, eos_id=5).source([11])
+    [7, 11, 5]
     """
 
     pad_id: int = 0
@@ -34,14 +36,21 @@ class Frame:
 
     def __post_init__(self):
         for name in ("source_start", "source_end", "target_start"):
-            ids = (self.eos_id,) if getattr(self, name) is None else tuple(getattr(self, name))
-            for each in ids:
-                check_count(0, **{name: each})
-            object.__setattr__(self, name, ids)
+            # None stays None: another `eos_id`, by `dataclasses.replace`, has another end.
+            if getattr(self, name) is not None or name != "source_end":
+                ids = tuple(getattr(self, name))
+                for each in ids:
+                    check_count(0, **{name: each})
+                object.__setattr__(self, name, ids)
+
+    @property
+    def end_of_source(self):
+        """The ids after the tokens of each source, a tuple."""
+        return (self.eos_id,) if self.source_end is None else self.source_end
 
     def source(self, ids):
         """Returns the ids of a source for the model, a list."""
-        return [*self.source_start, *ids, *self.source_end]
+        return [*self.source_start, *ids, *self.end_of_source]
 
     def targets(self, ids):
         """Returns the ids that the model has to write, a list."""

@@ -278,7 +278,7 @@ def _describe_search(translator):
     _require(type(strategy) in (Greedy, Beam), f"it searches with {type(strategy).__name__}")
     _require(not translator.constraints, "its search has constraints")
     frame = translator.frame
-    is_plain = not frame.source_start and not frame.target_start and frame.source_end == (frame.eos_id,)
+    is_plain = not frame.source_start and not frame.target_start and frame.end_of_source == (frame.eos_id,)
     _require(is_plain, "it puts other ids than eos around its texts")
     # A reader of the page may ask for a beam.
     beam = strategy if isinstance(strategy, Beam) else Beam()
