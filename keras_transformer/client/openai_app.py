@@ -95,8 +95,16 @@ def openai_app(
     def unknown(request, error):
         return refused(request, RefusedError(error.detail, status=error.status_code))
 
-    def failed(request, error):
-        return refused(request, _failure(error))
+    def guarded(answer):
+        """Returns an answer to a route that raises nothing: Starlette would answer outside of `middleware`."""
+
+        async def guarded_answer(request):
+            try:
+                return await answer(request)
+            except Exception as error:
+                return refused(request, error if isinstance(error, RefusedError) else _failure(error))
+
+        return guarded_answer
 
     @contextlib.asynccontextmanager
     async def lifespan(app):
@@ -111,17 +119,12 @@ def openai_app(
     }
     return Starlette(
         routes=[
-            *(Route(path, answer, methods=["POST"]) for path, answer in routes.items()),
-            Route("/v1/models", proxy.models),
-            Route("/v1/models/{model}", proxy.model),
+            *(Route(path, guarded(answer), methods=["POST"]) for path, answer in routes.items()),
+            Route("/v1/models", guarded(proxy.models)),
+            Route("/v1/models/{model}", guarded(proxy.model)),
         ],
         middleware=middleware,
-        exception_handlers={
-            RefusedError: refused,
-            HTTPException: unknown,
-            OSError: failed,
-            ValueError: failed,
-        },
+        exception_handlers={HTTPException: unknown},
         lifespan=lifespan,
     )
 
@@ -294,7 +297,7 @@ async def _events(first, pieces):
         yield _event(first)
         async for part in pieces:
             yield _event(part)
-    except (RefusedError, OSError, ValueError) as error:
+    except Exception as error:
         yield _event((error if isinstance(error, RefusedError) else _failure(error)).body)
         return
     yield "data: [DONE]\n\n"
@@ -305,7 +308,13 @@ def _event(content):
 
 
 def _failure(error):
-    """Returns the `RefusedError` for a failure of the model's server. Its message holds no address: callers read it."""
+    """Returns the `RefusedError` for a failure of the model's server, or of the proxy itself.
+
+    Its message holds no address: callers read it.
+    """
+    if not isinstance(error, (OSError, ValueError)):
+        log.error("the proxy failed", exc_info=error)
+        return RefusedError("The proxy failed. Its log says why.", status=500)
     log.error("%s", error)
     for kind, status in FAILURES.items():
         if isinstance(error, kind):

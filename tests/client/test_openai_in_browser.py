@@ -73,6 +73,29 @@ def test_the_pages_of_a_named_origin_may_ask_and_no_others(url):
         assert found.status_code == 405 and "Access-Control-Allow-Origin" not in found.headers
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [(KeyError("10.1.2.3"), 500, "The proxy failed"), (OSError("10.1.2.3"), 502, "does not answer")],
+    ids=["proxy", "server"],
+)
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
+def test_a_page_reads_why_its_request_failed(error, status, message, is_stream):
+    class Broken:
+        async def fail(self, *arguments, **options):
+            raise error
+
+        predict = next_piece = fail
+
+        async def close(self):
+            pass
+
+    body = {"model": "chat", "prompt": "one", "stream": is_stream}
+    with running(openai_app({"chat": Broken()}, origins=[SITE])) as address:
+        found = requests.post(f"{address}/completions", json=body, headers={"Origin": SITE}, timeout=30)
+    assert found.status_code == status and found.headers["Access-Control-Allow-Origin"] == SITE
+    assert message in found.json()["error"]["message"] and "10.1" not in found.text
+
+
 class Site(http.server.SimpleHTTPRequestHandler):
     """Serves files, and keeps what a page reports."""
 
