@@ -55,7 +55,8 @@ class Sample(Strategy):
         typical_p: Keep the tokens whose information is nearest to the entropy: the fewest that hold at least this
             probability together.
         num_samples: Number of samples for each source, at most 10,000; the likeliest comes first.
-        most_k: The largest `top_k` of a row, so that no more tokens are sorted; 0 for the size of the vocabulary.
+        most_k: Where `top_k` has a value for each row, the largest of them, so that no more tokens are sorted; a row
+            of 0 keeps as many. 0 for the size of the vocabulary. One `top_k` for all rows must not be larger, or 0.
         log_probs: Number of the likeliest tokens whose log probabilities are kept at each place, with that of the token
             itself; the result is `LoggedHypotheses`. None for none.
         logged: With `log_probs`, whether they are kept; without them their tensors have no places. A bool, or inside a
@@ -81,7 +82,11 @@ class Sample(Strategy):
 
     def __post_init__(self):
         check_range(0, **self.plain(temperature="float32"))
-        check_count(**self.plain(top_k="int32"), most_k=self.most_k)
+        plain = self.plain(top_k="int32")
+        check_count(**plain, most_k=self.most_k)
+        fits = not (plain and self.most_k) or 0 < self.top_k <= self.most_k
+        rule = "`top_k` must be from 1 to `most_k`, where `most_k` is above 0."
+        check(fits, rule, top_k=self.top_k, most_k=self.most_k)
         check_range(0, 1, above=True, **self.plain(top_p="float32"), typical_p=self.typical_p)
         check_range(0, 1, **self.plain(min_p="float32"))
         check_count(1, MOST_RESULTS, num_samples=self.num_samples)

@@ -363,3 +363,11 @@ def test_samples_are_the_same_on_every_backend():
         [[3, 7, 7, 7, 7, 7, 4], [3, 0, 3, 7, 0, 10, 3]],
         [[7, 0, 7, 10, 7, 10, 4], [0, 7, 7, 6, 4, 6, 7]],
     ]
+
+
+@pytest.mark.parametrize("top_k", [0, 41])
+def test_one_top_k_beyond_the_largest_of_the_rows_is_refused(top_k):
+    with pytest.raises(ValueError, match=rf"`top_k` must be from 1 to `most_k`.*top_k={top_k}, most_k=40"):
+        Sample(top_k=top_k, most_k=40)
+    assert Sample(top_k=40, most_k=40).most_k == 40
+    assert Sample(top_k=np.array([0, 41]), most_k=40).most_k == 40
