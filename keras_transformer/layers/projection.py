@@ -27,8 +27,8 @@ class Projection(OneProduct, keras.layers.EinsumDense):
     Args:
         equation: Equation of the einsum. With `...` the input may have any rank.
         output_shape: Shape of the output without the batch axis, and without the axes of `...`.
-        lora_dropout: Share of the input of LoRA's matrices dropped in training, as in PEFT. It is used once LoRA is
-            enabled.
+        lora_dropout: Share of the input of LoRA's matrices dropped in training, as in PEFT, but a multiple of 1/256 as
+            in `Dropout`: 0.001 drops 1/256. It is used once LoRA is enabled.
         **kwargs: The other arguments of `keras.layers.EinsumDense`, such as `bias_axes` and `kernel_initializer`.
 
     Call arguments:

@@ -29,7 +29,10 @@ class TuningRecipe:
     rank_stabilized: bool = option(
         False, "with lora: alpha is divided by the root of the rank, not by the rank (rsLoRA)"
     )
-    lora_dropout: float = option(0.0, "with lora: share of the adapters' inputs dropped in training")
+    lora_dropout: float = option(
+        0.0,
+        "with lora: share of the adapters' inputs dropped in training, rounded to a multiple of 1/256, not to 0",
+    )
     targets: str | None = option(
         None,
         "with lora: which dense layers get an adapter, the ends of their paths with commas between them, or `all`",

@@ -40,7 +40,8 @@ def add_adapters(model, rank, targets=None, alpha=None, *, dropout=0.0, rank_sta
             "query" or "feed_forward/inner"; a layer is itself.
         alpha: The product of a layer's two matrices counts `alpha / rank` times; `rank` when None.
         dropout: Share of the adapters' inputs dropped in training, for dense layers of this library: those of its
-            attention and its feed-forward networks.
+            attention and its feed-forward networks. It is rounded to a multiple of 1/256, and never to 0: see
+            `layers.Dropout`.
         rank_stabilized: Whether the product counts `alpha / rank ** 0.5` times (Kalajdzievski, 2023, "A Rank
             Stabilization Scaling Factor"), as `use_rslora` of PEFT.
 
