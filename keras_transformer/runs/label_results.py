@@ -5,7 +5,7 @@ import numpy as np
 from keras_transformer.checks import check
 from keras_transformer.data import read_conll, read_table
 from keras_transformer.entity_labels import OUTSIDE
-from keras_transformer.runs.tuning_rows import packed_words
+from keras_transformer.runs.tuning_rows import likeliest, packed_words
 from keras_transformer.serving import Classifier, Tagger
 from keras_transformer.training.label_scores import entity_scores, label_scores
 
@@ -51,7 +51,7 @@ def labels_of_words(tagger, sentences, batch_size=32, verbose=False):
     """Returns the label of each word of sentences, lists of str."""
     model = tagger.model
     x, words = packed_words(model, tagger.tokenizer, tagger.max_source_length, sentences)
-    best = np.argmax(model.predict(x, batch_size=batch_size, verbose=int(verbose)), axis=-1)
+    best = likeliest(model, x, batch_size, verbose)
     found = [[OUTSIDE] * len(sentence) for sentence in sentences]
     for row, place in zip(*np.nonzero(words >= 0), strict=True):
         found[row][words[row, place]] = tagger.labels[best[row, place]]

@@ -5,6 +5,7 @@ import logging
 import keras
 import numpy as np
 import tensorflow as tf
+import tqdm
 
 from keras_transformer.checks import check
 from keras_transformer.data.epochs import dataset_of
@@ -14,6 +15,8 @@ log = logging.getLogger(__name__)
 
 # Number of characters of a text in the report.
 SAMPLE_CHARACTERS = 200
+# Number of batches whose logits are in memory together.
+BATCHES_AT_ONCE = 16
 
 
 class Rows:
@@ -159,6 +162,28 @@ def packed(model, tokenizer, length, *texts):
     )
     names = ids if model.embeddings.segments is not None else ("token_ids",)
     return {name: ids[name].numpy() for name in names}
+
+
+def likeliest(model, x, batch_size, verbose=False):
+    """Returns the likeliest class of each row, or of each of its tokens.
+
+    Args:
+        model: An `EncoderModel` with a head of classes.
+        x: A dict of arrays `(rows, ...)`.
+        batch_size: Number of rows in a batch.
+        verbose: Whether to show a progress bar on stderr.
+
+    Returns:
+        An int array `(rows,)` or `(rows, tokens)`.
+    """
+    count, size = len(x["token_ids"]), BATCHES_AT_ONCE * batch_size
+    found = []
+    with tqdm.tqdm(total=count, unit="row", disable=not verbose, leave=False) as bar:
+        for i in range(0, count, size):
+            rows = {name: array[i : i + size] for name, array in x.items()}
+            found.append(np.argmax(model.predict(rows, batch_size=batch_size, verbose=0), axis=-1))
+            bar.update(len(found[-1]))
+    return np.concatenate(found)
 
 
 def short(text):

@@ -31,6 +31,7 @@ from keras_transformer.runs.label_results import evaluate_labels, labels_of_word
 from keras_transformer.runs.tuning_rows import (
     Rows,
     length_of,
+    likeliest,
     packed,
     packed_words,
     short,
@@ -390,7 +391,7 @@ def answers(model, batches):
         model: An `EncoderModel` whose head has labels.
         batches: The `Rows`; a target `IGNORED` is no label.
     """
-    found = np.argmax(model.predict(batches.x, batch_size=batches.batch_size, verbose=0), axis=-1)
+    found = likeliest(model, batches.x, batches.batch_size)
     labels, real = np.array(model.head.labels), batches.y != IGNORED
     return labels[batches.y[real]], labels[found[real]]
 
