@@ -140,7 +140,7 @@ def main(arguments=None):
 
     print("Writes the export, loads it and checks its answers ...", flush=True)
     version = export(translator, output / "export")
-    print("A process with TensorFlow and the export alone translates:", flush=True)
+    print("A process with TensorFlow, tensorflow-text and the export, nothing else, translates:", flush=True)
     for sentence, translation in zip(SENTENCES, ask(version, SENTENCES), strict=True):
         print(f"  {sentence}  ->  {translation}")
     print(
