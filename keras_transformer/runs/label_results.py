@@ -58,6 +58,29 @@ def labels_of_words(tagger, sentences, batch_size=32, verbose=False):
     return found
 
 
+def mean_f1(model, batches):
+    """Returns the mean F1 of the classes of rows, a float.
+
+    Args:
+        model: An `EncoderModel` whose head has labels.
+        batches: The `Rows`; a negative target is no label.
+    """
+    return label_scores(*_labels(model, batches)).macro_f1
+
+
+def entity_f1(model, batches):
+    """Returns the F1 of entities, a float, of what `mean_f1` takes. Words that are cut do not count."""
+    ends = np.cumsum(np.sum(batches.y >= 0, axis=1))[:-1]
+    sides = ([side.tolist() for side in np.split(each, ends)] for each in _labels(model, batches))
+    return entity_scores(*sides).micro[2]
+
+
+def _labels(model, batches):
+    """Returns the right labels and those that a model gives, two str arrays `(labels,)` in the order of the rows."""
+    labels, real = np.array(model.head.labels), batches.y >= 0
+    return labels[batches.y[real]], labels[likeliest(model, batches.x, batches.batch_size)[real]]
+
+
 def read_labels(servable, path, columns=None):
     """Reads the rows of `evaluate_labels` from a table for a classifier, from a file of CoNLL's form for a tagger.
 

@@ -27,18 +27,16 @@ from keras_transformer.huggingface.reading import (
 from keras_transformer.losses import InBatchNegatives, MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, MatchAccuracy, Perplexity
 from keras_transformer.models import ClassificationHead, EncoderModel, Pooler, TaggingHead, TextGroups
-from keras_transformer.runs.label_results import evaluate_labels, labels_of_words
+from keras_transformer.runs.label_results import entity_f1, evaluate_labels, labels_of_words, mean_f1
 from keras_transformer.runs.tuning_rows import (
     Rows,
     length_of,
-    likeliest,
     packed,
     packed_words,
     short,
     weights_of_classes,
 )
 from keras_transformer.serving import Classifier, Embedder, Tagger, TextGenerator
-from keras_transformer.training.label_scores import entity_scores, label_scores
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +203,7 @@ class LabelTask(Task):
 
     def measures(self, model, batches):
         """Returns the mean F1 of the classes where each counts the same: the accuracy is that of the frequent ones."""
-        return {"f1": label_scores(*answers(model, batches)).macro_f1} if self.recipe.class_weights else {}
+        return {"f1": mean_f1(model, batches)} if self.recipe.class_weights else {}
 
     def quality(self, measures):
         """Returns what is larger for a better epoch."""
@@ -287,9 +285,7 @@ class TagTask(LabelTask):
         """Returns the F1 of entities. Labels without "O", such as parts of speech, are no entities."""
         if OUTSIDE not in model.head.labels:
             return super().measures(model, batches)
-        ends = np.cumsum(np.sum(batches.y != IGNORED, axis=1))[:-1]
-        sides = ([side.tolist() for side in np.split(each, ends)] for each in answers(model, batches))
-        return {"f1": entity_scores(*sides).micro[2]}
+        return {"f1": entity_f1(model, batches)}
 
     def prediction(self, model, y):
         """Returns an output of the model, to make the metrics of."""
@@ -382,18 +378,6 @@ class MatchTask(Task):
         first, second = (np.stack(embedder.embed([row[i] for row in rows])) for i in (0, 1))
         for row, cosines in zip(rows, first @ second.T, strict=True):
             yield f"{short(row[0])}  ->  {short(rows[int(np.argmax(cosines))][1])} ({np.max(cosines):.2f})"
-
-
-def answers(model, batches):
-    """Returns the right labels of rows and those that a model gives, two str arrays `(labels,)` in their order.
-
-    Args:
-        model: An `EncoderModel` whose head has labels.
-        batches: The `Rows`; a target `IGNORED` is no label.
-    """
-    found = likeliest(model, batches.x, batches.batch_size)
-    labels, real = np.array(model.head.labels), batches.y != IGNORED
-    return labels[batches.y[real]], labels[found[real]]
 
 
 def task_of(folder, recipe, data):
