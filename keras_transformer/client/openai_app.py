@@ -5,6 +5,7 @@ import contextlib
 import hmac
 import json
 import logging
+import traceback
 
 from keras_transformer.checks import check, check_positive
 from keras_transformer.client import openai_forms as forms
@@ -313,7 +314,8 @@ def _failure(error):
     Its message holds no address: callers read it.
     """
     if not isinstance(error, (OSError, ValueError)):
-        log.error("the proxy failed", exc_info=error)
+        # The log of the command has a line for each event, and no `exc_info`.
+        log.error("the proxy failed: %s", "".join(traceback.format_exception(error)))
         return RefusedError("The proxy failed. Its log says why.", status=500)
     log.error("%s", error)
     for kind, status in FAILURES.items():

@@ -79,7 +79,7 @@ def test_the_pages_of_a_named_origin_may_ask_and_no_others(url):
     ids=["proxy", "server"],
 )
 @pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
-def test_a_page_reads_why_its_request_failed(error, status, message, is_stream):
+def test_a_page_reads_why_its_request_failed_and_the_log_more(error, status, message, is_stream, caplog):
     class Broken:
         async def fail(self, *arguments, **options):
             raise error
@@ -94,6 +94,7 @@ def test_a_page_reads_why_its_request_failed(error, status, message, is_stream):
         found = requests.post(f"{address}/completions", json=body, headers={"Origin": SITE}, timeout=30)
     assert found.status_code == status and found.headers["Access-Control-Allow-Origin"] == SITE
     assert message in found.json()["error"]["message"] and "10.1" not in found.text
+    assert "10.1.2.3" in caplog.text and (status != 500 or "in fail" in caplog.text)
 
 
 class Site(http.server.SimpleHTTPRequestHandler):
