@@ -255,6 +255,12 @@ def check_refused(make, *wrong, **right):
             assert (f"{name}={value!r}" if is_plain else name) in str(caught.value)
 
 
+def refuses(sentence, call, /, *arguments, **options):
+    """The call raises a `ValueError` in whose message the sentence, a regular expression, is found."""
+    with pytest.raises(ValueError, match=sentence):
+        call(*arguments, **options)
+
+
 class GiveMask(keras.layers.Layer):
     """Puts a mask on a tensor, the way an embedding with `mask_zero=True` does."""
 

@@ -20,6 +20,7 @@ from contracts import (
     mask_of,
     normal,
     randomized,
+    refuses,
     with_mask,
 )
 from keras import ops
@@ -51,15 +52,9 @@ def by_the_definition(layer, audio):
 
 
 OTHER = {
-    "num_mel_bins": 7,
-    "sampling_rate": 8000,
-    "fft_length": 33,
-    "sequence_stride": 13,
-    "min_freq": 50.0,
-    "max_freq": 3000.0,
-    "min_power": 1e-6,
-    "top_db": 30.0,
-}
+    "num_mel_bins": 7, "sampling_rate": 8000, "fft_length": 33, "sequence_stride": 13, "min_freq": 50.0,
+    "max_freq": 3000.0, "min_power": 1e-6, "top_db": 30.0,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("options", "samples"), [({}, 1987), ({}, 1920), (OTHER, 1950)])
@@ -148,8 +143,7 @@ def test_the_number_of_frames_is_known_before_a_call(options):
     ],
 )
 def test_other_audio_is_refused(audio, received):
-    with pytest.raises(ValueError, match=rf"`audio` must be floats .* more than 200 samples.*{received}"):
-        LogMelSpectrogram()(audio)
+    refuses(rf"`audio` must be floats .* more than 200 samples.*{received}", LogMelSpectrogram(), audio)
 
 
 # Convolutions.
@@ -225,8 +219,7 @@ def test_no_more_frames_than_positions(padding):
     longest = layer.max_length
     assert longest == {"same": 12, "causal": 12, "valid": 22}[padding]
     assert layer(np.ones((1, longest, 5), "float32")).shape == (1, 2, 6)
-    with pytest.raises(ValueError, match="`x` must be at most max_length=2 long"):
-        layer(np.ones((1, longest + 1, 5), "float32"))
+    refuses("`x` must be at most max_length=2 long", layer, np.ones((1, longest + 1, 5), "float32"))
     assert subsampling(padding, positions=None).max_length is None
 
 
@@ -289,5 +282,4 @@ def test_positions_inside_attention_are_refused():
         ValueError, match=r"`positions` of `ConvolutionalSubsampling` must be a layer .* `ALiBi`"
     ):
         ConvolutionalSubsampling(6, positions=layers.ALiBi())
-    with pytest.raises(ValueError, match=r"`frames` must have shape .* shape=\(None, 5\)"):
-        ConvolutionalSubsampling(6).build((None, 5))
+    refuses(r"`frames` must have shape .* shape=\(None, 5\)", ConvolutionalSubsampling(6).build, (None, 5))

@@ -119,15 +119,11 @@ DISTANCES = POSITIONS[:, None, None] - POSITIONS[:, None, :, None]
 OF_POSITIONS = {"window": 2, "bias": of_distance, "positions": POSITIONS, "key_positions": POSITIONS}
 
 
-@pytest.mark.parametrize(
-    ("options", "mask", "bias", "groups"),
-    [
-        ({"window": 4}, local_mask(7, 4), None, 1),
-        (OF_POSITIONS, np.abs(DISTANCES) < 2, of_distance(DISTANCES), 1),
-        ({}, None, None, 2),
-    ],
-    ids=["window", "positions", "grouped"],
-)
+@pytest.mark.parametrize(("options", "mask", "bias", "groups"), [
+    ({"window": 4}, local_mask(7, 4), None, 1),
+    (OF_POSITIONS, np.abs(DISTANCES) < 2, of_distance(DISTANCES), 1),
+    ({}, None, None, 2),
+], ids=["window", "positions", "grouped"])  # fmt: skip
 def test_options_are_a_mask_a_bias_and_repeated_keys(options, mask, bias, groups, few_queries, monkeypatch):
     """A window hides what is far, a bias is added, and several heads of queries share a head of keys."""
     monkeypatch.setattr(blockwise, "BLOCK_SIZE", 12)
@@ -145,7 +141,6 @@ SCHEMES = {"none": lambda: None, "alibi": ALiBi, "relative": lambda: RelativePos
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.sampled
 def test_gradients_of_inputs_and_weights_are_the_same(scheme, window, few_queries, monkeypatch):
     """On any backend: of the inputs, a projection and the table of biases."""
     monkeypatch.setattr(blockwise, "BLOCK_SIZE", 27)

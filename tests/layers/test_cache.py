@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from contracts import as_numpy, compilations, normal
+from contracts import as_numpy, compilations, normal, refuses
 from keras import ops
 
 from keras_transformer.execution import native
@@ -68,22 +68,18 @@ def test_write_keeps_the_dtype_of_the_cache():
 @pytest.mark.parametrize("index", [1.7, np.float32(2), "2", None, np.array([1, 2])])
 def test_index_that_is_no_integer_is_refused(index):
     rule = r"`index` must be an int or an int scalar tensor. Received: index="
-    with pytest.raises(ValueError, match=rule):
-        filled().write(new(1), index)
+    refuses(rule, filled().write, new(1), index)
     layer, x = DecoderLayer(3, 5), normal(BATCH, 1, 6)
     layer(x)
     if index is not None:
-        with pytest.raises(ValueError, match=rule):
-            layer(x, cache=layer.empty_cache(BATCH, SLOTS), index=index)
+        refuses(rule, layer, x, cache=layer.empty_cache(BATCH, SLOTS), index=index)
 
 
 def test_a_cache_of_other_sizes_is_refused():
     rule = "`cache` must have the batch, the heads and the sizes of the new keys and values"
     for shape in ((BATCH + 1, HEADS), (BATCH, HEADS + 1)):
-        with pytest.raises(ValueError, match=rule):
-            empty_cache(*shape, SLOTS, KEY_DIM, VALUE_DIM, "float32").write(new(1), 0)
-    with pytest.raises(ValueError, match=rule):
-        empty_cache(BATCH, HEADS, SLOTS, KEY_DIM, VALUE_DIM + 1, "float32").write(new(1), 0)
+        refuses(rule, empty_cache(*shape, SLOTS, KEY_DIM, VALUE_DIM, "float32").write, new(1), 0)
+    refuses(rule, empty_cache(BATCH, HEADS, SLOTS, KEY_DIM, VALUE_DIM + 1, "float32").write, new(1), 0)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, check_config, normal, randomized
+from contracts import as_numpy, assert_close, check_config, normal, randomized, refuses
 
 from keras_transformer.layers import (
     EncoderLayer,
@@ -23,8 +23,7 @@ def test_sinusoidal_positions_share_the_channels_among_the_axes():
     for row in range(3):
         for column in range(5):
             assert_close(found[row, column], np.concatenate([rows[row], columns[column]]))
-    with pytest.raises(ValueError, match="divide evenly"):
-        GridPositions()(np.zeros((1, 3, 5, 7)))
+    refuses("divide evenly", GridPositions(), np.zeros((1, 3, 5, 7)))
 
 
 def test_learned_positions_are_those_of_the_cells_or_interpolated():
@@ -41,8 +40,7 @@ def test_learned_positions_are_those_of_the_cells_or_interpolated():
     for each in (x, larger):
         assert_close(model(each), layer(each))
     check_config(layer)
-    with pytest.raises(ValueError, match=r"an axis of cells for each one of `grid`"):
-        layer(normal(2, 6, 7))
+    refuses(r"an axis of cells for each one of `grid`", layer, normal(2, 6, 7))
 
 
 def test_an_interpolated_grid_keeps_lines_and_its_size():
@@ -54,10 +52,8 @@ def test_an_interpolated_grid_keeps_lines_and_its_size():
     np.testing.assert_allclose(np.diff(large[..., 0], axis=0)[3:4], 0.5, atol=1e-5)
     np.testing.assert_allclose(np.diff(large[..., 1], axis=1)[:, 4:7], 0.5, atol=1e-5)
     np.testing.assert_allclose(large[..., 2], 5, atol=1e-5)
-    with pytest.raises(ValueError, match="a size for each axis"):
-        resized_grid(grid, (8,))
-    with pytest.raises(ValueError, match="interpolation='nearest'"):
-        resized_grid(grid, (8, 8), "nearest")
+    refuses("a size for each axis", resized_grid, grid, (8,))
+    refuses("interpolation='nearest'", resized_grid, grid, (8, 8), "nearest")
 
 
 def swin_bias(table, grid, num_heads):
@@ -102,12 +98,10 @@ def test_another_number_of_cells_is_refused(shape):
     attention = MultiHeadAttention(2, 4, positions=RelativeGridBias(2, (2, 3)))
     with pytest.raises(ValueError, match="`RelativeGridBias` is for the 6 cells of its grid"):
         attention(np.ones(shape, "float32"), np.ones(shape, "float32"))
-    with pytest.raises(ValueError, match="num_heads=4, biases=2"):
-        MultiHeadAttention(4, 5, positions=RelativeGridBias(2, (2, 3)))
+    refuses("num_heads=4, biases=2", MultiHeadAttention, 4, 5, positions=RelativeGridBias(2, (2, 3)))
 
 
 @pytest.mark.parametrize("grid", [(), 3, (2, 0)])
 def test_a_wrong_grid_is_named(grid):
     for make in (GridPositions, lambda grid: RelativeGridBias(2, grid)):
-        with pytest.raises(ValueError, match="`grid` must be"):
-            make(grid)
+        refuses("`grid` must be", make, grid)

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, compilations
+from contracts import as_numpy, assert_close, compilations, refuses
 from keras import ops
 
 from keras_transformer.execution import native
@@ -71,10 +71,7 @@ def test_whole_numbers_do_not_leave_their_range():
 @pytest.mark.parametrize("name", ["mean", "deviation"])
 def test_as_many_numbers_as_channels(name):
     layer = ImagePreprocessing(**{name: (0.1, 0.2, 0.3)})
-    with pytest.raises(
-        ValueError, match=rf"`{name}` must be .* 1 channels. Received: {name}=\(0.1, 0.2, 0.3\)"
-    ):
-        layer(pixels(2, 4, 4, 1))
+    refuses(rf"`{name}` must be .* 1 channels. Received: {name}=\(0.1, 0.2, 0.3\)", layer, pixels(2, 4, 4, 1))
 
 
 def test_images_of_16_bits_keep_their_shades_when_resized():

@@ -170,7 +170,6 @@ SOURCE = np.array([[5, 9, 17, 4], [8, 6, 0, 0]])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["variable", "set_weights", "assign", "load_weights"])
-@pytest.mark.sampled
 def test_new_weights_are_used_however_they_came(how, tmp_path):
     """oneDNN keeps an ordered copy of a kernel and never looks at the kernel again."""
     model, other = int8_model(1), int8_model(2)

@@ -16,10 +16,7 @@ from keras_transformer.layers.residual import (
 )
 
 FEATURES = 24
-KERAS = {
-    LayerNormalization: keras.layers.LayerNormalization,
-    RMSNormalization: keras.layers.RMSNormalization,
-}
+KERAS = {LayerNormalization: keras.layers.LayerNormalization, RMSNormalization: keras.layers.RMSNormalization}
 REFERENCES = {LayerNormalization: layer_norm, RMSNormalization: rms_norm}
 EACH = pytest.mark.parametrize("layer_class", KERAS)
 

@@ -99,8 +99,7 @@ def test_a_shared_layer_with_weights_is_told_from_several():
     def stack_of(*biases):
         made = [
             layers.EncoderLayer(
-                attention=layers.MultiHeadAttention(3, 4, positions=each),
-                feed_forward=layers.FeedForward(7),
+                attention=layers.MultiHeadAttention(3, 4, positions=each), feed_forward=layers.FeedForward(7)
             )
             for each in biases
         ]

@@ -3,7 +3,16 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, gradient_of, needs_half_precision, normal, randomized, with_mask
+from contracts import (
+    as_numpy,
+    assert_close,
+    gradient_of,
+    needs_half_precision,
+    normal,
+    randomized,
+    refuses,
+    with_mask,
+)
 
 from keras_transformer import layers
 from keras_transformer.execution import native
@@ -94,10 +103,8 @@ def test_a_class_token_is_real_and_comes_first():
 
 @pytest.mark.parametrize("layer", [Pooling("attention"), ClassToken()])
 def test_a_matrix_is_refused(layer):
-    with pytest.raises(ValueError, match="`x` must have shape"):
-        layer(np.ones((2, 7)))
+    refuses("`x` must have shape", layer, np.ones((2, 7)))
 
 
 def test_an_unknown_pooling_is_named():
-    with pytest.raises(ValueError, match="pooling='sum'"):
-        Pooling("sum")
+    refuses("pooling='sum'", Pooling, "sum")

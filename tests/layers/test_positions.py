@@ -3,7 +3,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, normal
+from contracts import as_numpy, normal, refuses
 from keras import ops
 from reference import positions as reference_positions
 
@@ -107,14 +107,9 @@ def test_offsets_and_the_last_wavelength():
 @pytest.mark.parametrize("layer", [PositionalEncoding(), LearnedPositions(5), SegmentEmbedding()])
 def test_ids_in_place_of_vectors_and_grids_are_refused(layer, x):
     shape = re.escape(str(tuple(x.shape)))
-    with pytest.raises(
-        ValueError, match=rf"`x` must have shape `\(batch, length, d_model\)`.* shape={shape}"
-    ):
-        layer(x)
+    refuses(rf"`x` must have shape `\(batch, length, d_model\)`.* shape={shape}", layer, x)
 
 
 def test_channels_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="needs more than 2 channels"):
-        PositionalEncoding(endpoint=True)(np.zeros((1, 3, 2)))
-    with pytest.raises(ValueError, match="even number of channels"):
-        RotaryPositions().rotate(np.zeros((1, 1, 2, 3), "float32"))
+    refuses("needs more than 2 channels", PositionalEncoding(endpoint=True), np.zeros((1, 3, 2)))
+    refuses("even number of channels", RotaryPositions().rotate, np.zeros((1, 1, 2, 3), "float32"))

@@ -165,15 +165,11 @@ def own_activation(x):
     return keras.ops.relu(x)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: EncoderLayer(2, feed_forward=OwnFeedForward(17)),
-        lambda: EncoderLayer(2, 17, activation=own_activation),
-        lambda: EncoderLayer(2, feed_forward=keras.layers.SpectralNormalization(keras.layers.Dense(12))),
-    ],
-    ids=["layer", "function", "gradient of what is assigned"],
-)
+@pytest.mark.parametrize("make", [
+    lambda: EncoderLayer(2, feed_forward=OwnFeedForward(17)),
+    lambda: EncoderLayer(2, 17, activation=own_activation),
+    lambda: EncoderLayer(2, feed_forward=keras.layers.SpectralNormalization(keras.layers.Dense(12))),
+], ids=["layer", "function", "gradient of what is assigned"])  # fmt: skip
 def test_layers_with_a_part_that_may_keep_tensors_are_called_one_by_one(make, calls):
     stack = Encoder([make() for _ in range(3)])
     stack(X)

@@ -60,10 +60,7 @@ def test_each_class_refuses_a_wrong_value_of_each_ruled_argument():
         (lambda: FeedForward(2.5), "`d_ff` must be a positive integer. Received: d_ff=2.5."),
         (lambda: FeedForward(8, dropout=1.0), "`dropout` must be in [0, 1). Received: dropout=1.0."),
         (lambda: FeedForward(None), "`d_ff` must be a positive integer. Received: d_ff=None."),
-        (
-            lambda: Transformer(11, d_model=0),
-            "`d_model` must be a positive integer. Received: d_model=0.",
-        ),
+        (lambda: Transformer(11, d_model=0), "`d_model` must be a positive integer. Received: d_model=0."),
         (
             lambda: DecoderLayer(32, 2, 32),
             "`dropout` must be in [0, 1). Received: dropout=32. Without names the arguments are "
@@ -83,16 +80,10 @@ def test_python_names_the_class_of_a_call_with_too_many_arguments():
         Encoder(2, 32, 2, 32)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        functools.partial(Encoder, 1, 2, 8),
-        functools.partial(Decoder, 1, 2, 8),
-        functools.partial(EncoderLayer, 2, 8),
-        functools.partial(Embeddings, 11, 8),
-        functools.partial(Transformer, 11),
-    ],
-)
+@pytest.mark.parametrize("make", [
+    functools.partial(Encoder, 1, 2, 8), functools.partial(Decoder, 1, 2, 8), functools.partial(EncoderLayer, 2, 8),
+    functools.partial(Embeddings, 11, 8), functools.partial(Transformer, 11),
+])  # fmt: skip
 def test_an_unknown_argument_is_refused_in_the_name_of_the_class_that_was_called(make):
     with pytest.raises(ValueError, match=f"passed to {make.func.__name__}[.:].*tie_embeddings"):
         make(tie_embeddings=False)

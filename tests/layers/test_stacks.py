@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, mask_of, normal, randomized, with_mask
+from contracts import as_numpy, assert_close, mask_of, normal, randomized, refuses, with_mask
 from keras import ops, tree
 from reference import decoder, decoder_layer, encoder, encoder_layer, weights_of
 
@@ -199,7 +199,6 @@ def test_attention_scores_are_distributions_over_visible_tokens(kind):
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
 @pytest.mark.parametrize("chunk", [1, 3])
 @DECODING
-@pytest.mark.sampled
 def test_decoding_in_chunks_equals_one_pass(kind, chunk, padded, normalize_first):
     made, slots = built(kind, normalize_first=normalize_first), 7
     real = np.array([[True] * slots, [False, True, False] + [True] * (slots - 3)]) if padded else None
@@ -236,8 +235,7 @@ def test_a_decoder_that_is_not_causal_is_an_encoder_with_a_memory():
         each.build(X.shape)
     encoder.set_weights(randomized(alone).get_weights())
     assert_close(alone(X, padding_mask=REAL), encoder(X, padding_mask=REAL))
-    with pytest.raises(ValueError, match="`cache` needs `use_causal_mask=True`"):
-        alone(X, cache=alone.empty_cache(BATCH, LENGTH))
+    refuses("`cache` needs `use_causal_mask=True`", alone, X, cache=alone.empty_cache(BATCH, LENGTH))
 
 
 def test_one_row_of_queries_serves_all_memories():
@@ -262,7 +260,6 @@ def test_one_row_of_queries_serves_all_memories():
 @pytest.mark.slow
 @pytest.mark.parametrize("dropout", ["dropout", "attention_dropout", "activation_dropout"])
 @EACH
-@pytest.mark.sampled
 def test_dropout_follows_the_training_argument(kind, dropout):
     """As in Gal and Ghahramani, 2016, "Dropout as a Bayesian Approximation": `training=True` reaches each dropout."""
 
@@ -429,53 +426,26 @@ def changed_feed_forward(layer):
     return lambda: EncoderLayer(HEADS, feed_forward=layer)(X)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: EncoderLayer(4, D_FF).build((None, None, 6)),
-            r"divisible.*Received: d_model=6, num_heads=4\.",
-        ),
-        (lambda: DecoderLayer(5, D_FF).build((None, None, 6), (None, None, 13)), r"d_model=6, num_heads=5\."),
-        (
-            lambda: built(EncoderLayer, attention_norm=False),
-            "`attention_norm=False` needs `normalize_first=True`",
-        ),
-        (
-            lambda: EncoderLayer(HEADS, D_FF)(keras.Input((None, None))),
-            "`d_model`, the last axis of `x`, must be",
-        ),
-        (changed_feed_forward(keras.layers.Dense(5)), "must have the shape of its input"),
-        (changed_feed_forward(keras.layers.GlobalAveragePooling1D()), "must have the shape of its input"),
-        (lambda: DecoderLayer(HEADS, D_FF)(X, memory_padding_mask=MEMORY_REAL), "needs a `memory`"),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: EncoderLayer(4, D_FF).build((None, None, 6)), r"divisible.*Received: d_model=6, num_heads=4\."),
+    (lambda: DecoderLayer(5, D_FF).build((None, None, 6), (None, None, 13)), r"d_model=6, num_heads=5\."),
+    (lambda: built(EncoderLayer, attention_norm=False), "`attention_norm=False` needs `normalize_first=True`"),
+    (lambda: EncoderLayer(HEADS, D_FF)(keras.Input((None, None))), "`d_model`, the last axis of `x`, must be"),
+    (changed_feed_forward(keras.layers.Dense(5)), "must have the shape of its input"),
+    (changed_feed_forward(keras.layers.GlobalAveragePooling1D()), "must have the shape of its input"),
+    (lambda: DecoderLayer(HEADS, D_FF)(X, memory_padding_mask=MEMORY_REAL), "needs a `memory`"),
+])  # fmt: skip
 def test_wrong_arguments_are_named(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+    refuses(message, make)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "x", "masks", "message"),
-    [
-        (EncoderLayer, X[0], {}, "expected min_ndim=3, found ndim=2"),
-        (EncoderLayer, np.tile(X, 2), {}, "expected axis -1 of input shape to have value 6"),
-        (
-            EncoderLayer,
-            X,
-            {"padding_mask": REAL[:, 1:]},
-            r"`padding_mask` must fit .* \(2, 5\).* shape=\(2, 4\)",
-        ),
-        (
-            EncoderLayer,
-            X,
-            {"attention_mask": REAL},
-            r"`attention_mask` must fit .* \(5, 5\).* shape=\(2, 5\)",
-        ),
-        (DecoderLayer, X, {"memory_padding_mask": REAL}, r"must fit .* \(2, 7\).* shape=\(2, 5\)"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "x", "masks", "message"), [
+    (EncoderLayer, X[0], {}, "expected min_ndim=3, found ndim=2"),
+    (EncoderLayer, np.tile(X, 2), {}, "expected axis -1 of input shape to have value 6"),
+    (EncoderLayer, X, {"padding_mask": REAL[:, 1:]}, r"`padding_mask` must fit .* \(2, 5\).* shape=\(2, 4\)"),
+    (EncoderLayer, X, {"attention_mask": REAL}, r"`attention_mask` must fit .* \(5, 5\).* shape=\(2, 5\)"),
+    (DecoderLayer, X, {"memory_padding_mask": REAL}, r"must fit .* \(2, 7\).* shape=\(2, 5\)"),
+])  # fmt: skip
 def test_inputs_that_do_not_fit_are_refused(kind, x, masks, message):
-    with pytest.raises(ValueError, match=message):
-        built(kind)(x, *inputs_of(kind)[0][1:], **masks)
+    refuses(message, built(kind), x, *inputs_of(kind)[0][1:], **masks)
