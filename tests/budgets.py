@@ -16,21 +16,9 @@ import pytest
 
 # Seconds of each folder of tests. CONTRIBUTING.md tells how to spend them.
 BUDGETS = {
-    "tests": 60,
-    "cli": 45,
-    "client": 40,
-    "data": 10,
-    "decoding": 30,
-    "examples": 15,
-    "huggingface": 70,
-    "layers": 100,
-    "models": 115,
-    "plots": 20,
-    "runs": 60,
-    "serving": 140,
-    "text": 30,
-    "training": 22,
-}
+    "tests": 60, "cli": 45, "client": 40, "data": 10, "decoding": 30, "examples": 15, "huggingface": 70,
+    "layers": 100, "models": 115, "plots": 20, "runs": 60, "serving": 140, "text": 30, "training": 22,
+}  # fmt: skip
 SHARED = "seconds of shared fixtures"
 ALLOWED = 1.5
 

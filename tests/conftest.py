@@ -73,21 +73,10 @@ def tiny_run(made_once, pairs):
     from keras_transformer.runs import Recipe, train
 
     recipe = Recipe(
-        num_layers=1,
-        d_model=48,
-        num_heads=2,
-        d_ff=64,
-        dropout=0.0,
-        normalize_first=True,
-        vocab_size=260,
-        character_coverage=1.0,
-        epochs=3,
-        batch_tokens=512,
-        max_length=40,
-        learning_rate=0.005,
-        warmup_steps=30,
-        label_smoothing=0.0,
-    )
+        num_layers=1, d_model=48, num_heads=2, d_ff=64, dropout=0.0, normalize_first=True, vocab_size=260,
+        character_coverage=1.0, epochs=3, batch_tokens=512, max_length=40, learning_rate=0.005,
+        warmup_steps=30, label_smoothing=0.0,
+    )  # fmt: skip
     return made_once("ko-en", lambda folder: train(recipe, pairs * 50, folder, say=lambda line: None))
 
 

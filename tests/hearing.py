@@ -13,13 +13,9 @@ RATE, SECONDS, LONGEST = 4000, 0.5, 24
 SPECIAL = ["<end>", "<start>", "<en>", "<ko>", "<transcribe>", "<translate>", "<nospeech>", "<notimes>"]
 END, START, EN, KO, SAY, TRANSLATE, NO_SPEECH, NO_TIMES = range(256, 264)
 IDS = SpeechIds(
-    {"en": EN, "ko": KO},
-    {"transcribe": SAY, "translate": TRANSLATE},
-    no_timestamps_id=NO_TIMES,
-    suppressed=(7, START, EN, KO, SAY, TRANSLATE, NO_SPEECH),
-    suppressed_first=(END,),
-    max_first_timestamp=5,
-)
+    {"en": EN, "ko": KO}, {"transcribe": SAY, "translate": TRANSLATE}, no_timestamps_id=NO_TIMES,
+    suppressed=(7, START, EN, KO, SAY, TRANSLATE, NO_SPEECH), suppressed_first=(END,), max_first_timestamp=5,
+)  # fmt: skip
 VOCAB = NO_TIMES + 1 + 26
 
 
@@ -40,15 +36,9 @@ def model(seed=0, vocab=VOCAB):
     source.build((None, None, 6))
     target = layers.Embeddings(vocab, 8, layers.LearnedPositions(40), dropout=0.0)
     made = EncoderDecoder(
-        source,
-        layers.Encoder(1, 2, 16, **options),
-        target,
-        layers.Decoder(1, 2, 16, **options),
-        output=layers.TokenEmbedding(vocab, 8),
-        pad_id=START,
-        bos_id=START,
-        eos_id=END,
-    )
+        source, layers.Encoder(1, 2, 16, **options), target, layers.Decoder(1, 2, 16, **options),
+        output=layers.TokenEmbedding(vocab, 8), pad_id=START, bos_id=START, eos_id=END,
+    )  # fmt: skip
     for weight in (target.tokens.embeddings, made.output_embedding.embeddings):
         weight.assign(np.random.default_rng(seed).normal(size=weight.shape))
     return made

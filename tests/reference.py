@@ -212,11 +212,7 @@ def transformer(weights, source, target, num_layers, normalize_first=False, pad_
         under(weights, "encoder"), embed(source_table, source), num_layers, real, normalize_first
     )
     states = decoder(
-        under(weights, "decoder"),
-        embed(target_table, target),
-        memory,
-        num_layers,
-        memory_real=real,
+        under(weights, "decoder"), embed(target_table, target), memory, num_layers, memory_real=real,
         normalize_first=normalize_first,
-    )
+    )  # fmt: skip
     return states @ target_table.T

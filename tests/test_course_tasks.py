@@ -98,14 +98,9 @@ def transformer(embedding, encoder, decoder, source, target, num_heads):
 
 
 RIGHT = {
-    "1": read_both_ways,
-    "2": local_attention,
-    "5": attention_in_parts,
-    "6": multi_head_attention,
-    "9": encoder_layer,
-    "12a": adam,
-    "16": transformer,
-}
+    "1": read_both_ways, "2": local_attention, "5": attention_in_parts, "6": multi_head_attention, "9": encoder_layer,
+    "12a": adam, "16": transformer,
+}  # fmt: skip
 WRONG = {
     "the direction": ("1", lambda x, f, b: read_both_ways(x[::-1], f, b)),
     "no Gaussian": ("2", lambda s, h, places, width: local_attention(s, h, places, 1e6)),

@@ -47,22 +47,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
 def test_the_sdist_holds_the_package_its_tests_examples_and_documents(built):
     _, sdist, _ = built
     files = {
-        "LICENSE",
-        "README.md",
-        "README.ko.md",
-        "CHANGELOG.md",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "CITATION.cff",
-        "Makefile",
-        "docs/index.md",
-        "docs/conf.py",
-        "docs/images/attention.png",
-        "examples/demo.py",
-        "examples/data/talk.csv",
-        "tests/conftest.py",
-        "benchmarks/README.md",
-    }
+        "LICENSE", "README.md", "README.ko.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
+        "CITATION.cff", "Makefile", "docs/index.md", "docs/conf.py", "docs/images/attention.png",
+        "examples/demo.py", "examples/data/talk.csv", "tests/conftest.py", "benchmarks/README.md",
+    }  # fmt: skip
     assert package_files() | files <= sdist
     assert not [
         name for name in sdist if "__pycache__" in name or "_build" in name or name.startswith(".venv")

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from contracts import refuses
 
 from keras_transformer import untrusted
 from keras_transformer.checks import check
@@ -43,21 +44,12 @@ from keras_transformer.untrusted import (
     read_text,
 )
 
-
-def zeros(path):
-    path.symlink_to("/dev/zero")
-
-
-def pipe(path):
-    os.mkfifo(path)
-
-
-def large(path):
-    with open(path, "wb") as file:
-        file.truncate(SMALL + 1)
-
-
-UNREADABLE = {"a device": zeros, "a pipe": pipe, "a folder": os.mkdir, "too large": large}
+UNREADABLE = {
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a pipe": os.mkfifo,
+    "a folder": os.mkdir,
+    "too large": lambda path: (path.touch(), os.truncate(path, SMALL + 1)),
+}
 # what the file holds, what is expected, part of the message
 VALUES = [
     (b"[]", dict, "must hold a JSON object. Received: a list"),
@@ -72,10 +64,8 @@ VALUES = [
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_small_file_is_a_regular_file_of_a_bounded_size(name, tmp_path):
     UNREADABLE[name](tmp_path / "file")
-    with pytest.raises(ValueError, match="file must be a regular file of at most"):
-        read_small(tmp_path / "file")
-    with pytest.raises(ValueError, match=r"Cannot read .*file"):
-        read_json(tmp_path / "file")
+    refuses("file must be a regular file of at most", read_small, tmp_path / "file")
+    refuses(r"Cannot read .*file", read_json, tmp_path / "file")
 
 
 def test_a_small_file_takes_little_memory(tmp_path):
@@ -96,8 +86,7 @@ def test_a_path_cannot_write_to_a_terminal(tmp_path):
         with pytest.raises((ValueError, OSError), match=r"\\x1b\[2J\\n") as caught:
             read_json(folder / name)
         assert str(caught.value).isprintable()
-    with pytest.raises(ValueError, match=r"\\x1b\[2J\\n"):
-        read_entry(folder / "list", "a")
+    refuses(r"\\x1b\[2J\\n", read_entry, folder / "list", "a")
 
 
 def test_a_missing_file_is_named_with_the_rule(tmp_path):
@@ -116,20 +105,15 @@ def test_a_link_to_a_file_is_read(tmp_path):
 @pytest.mark.parametrize(("content", "kind", "message"), VALUES)
 def test_json_is_of_the_expected_kind(content, kind, message, tmp_path):
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        read_json(tmp_path / "file", kind)
+    refuses(message, read_json, tmp_path / "file", kind)
 
 
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "/a", "a\\b", "a\0", "\ud800", "\x1b[2J", None, 3, ["a"]]
 )
 def test_a_name_leads_to_no_other_folder(name):
-    assert (
-        not is_name(name)
-        and is_name("1_Pooling")
-        and is_name("model-00001-of-2.safetensors")
-        and is_name("é x")
-    )
+    assert not is_name(name)
+    assert all(map(is_name, ("1_Pooling", "model-00001-of-2.safetensors", "é x")))
 
 
 @pytest.mark.parametrize("link", [".lock", "lines", ""])
@@ -146,6 +130,11 @@ def test_an_output_is_written_through_no_link(link, tmp_path):
     assert list(victim.iterdir()) == [] if link == "" else victim.read_text() == "precious"
 
 
+def enter(context):
+    with context:
+        pass
+
+
 def test_lines_in_a_pipe_are_not_waited_for(tmp_path):
     output = Unfinished(tmp_path / "out.txt")
     with contextlib.suppress(KeyboardInterrupt), output.opened({}):
@@ -154,66 +143,45 @@ def test_lines_in_a_pipe_are_not_waited_for(tmp_path):
     lines = tmp_path / "out.txt.partial" / "lines"
     lines.unlink()
     os.mkfifo(lines)
-    with (
-        pytest.raises(ValueError, match="lines must be a regular file"),
-        Unfinished(tmp_path / "out.txt").opened({}),
-    ):
-        pass
+    refuses("lines must be a regular file", enter, Unfinished(tmp_path / "out.txt").opened({}))
 
 
 def test_no_lock_is_created_through_a_link(tmp_path):
-    (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match=r"\.lock"), locked(tmp_path):
-        pass
+    for make in (lambda path: path.symlink_to(tmp_path / "elsewhere"), os.mkfifo):
+        make(tmp_path / ".lock")
+        with pytest.raises(OSError, match=r"\.lock"):
+            enter(locked(tmp_path))
+        (tmp_path / ".lock").unlink()
     assert not (tmp_path / "elsewhere").exists()
-    (tmp_path / ".lock").unlink()
-    os.mkfifo(tmp_path / ".lock")
-    with pytest.raises(OSError, match=r"\.lock"), locked(tmp_path):
-        pass
 
 
 def test_a_private_folder_is_the_users_own(tmp_path, monkeypatch):
     with locked(tmp_path / "new", private=True):
         assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    for mode in (0o720, 0o702, 0o777):
+        (tmp_path / "new").chmod(mode)
+        refuses("only you can write into", enter, locked(tmp_path / "new", private=True))
+    (tmp_path / "new").chmod(0o700)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with (
-        pytest.raises(ValueError, match="must be a folder that you own"),
-        locked(tmp_path / "new", private=True),
-    ):
-        pass
-    with locked(tmp_path / "on a disk that sets the owner", private=True):
-        pass
-
-
-@pytest.mark.parametrize("mode", [0o720, 0o702, 0o777])
-def test_no_other_user_can_write_into_a_private_folder(mode, tmp_path):
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "shared").chmod(mode)
-    with (
-        pytest.raises(ValueError, match="only you can write into"),
-        locked(tmp_path / "shared", private=True),
-    ):
-        pass
+    refuses("must be a folder that you own", enter, locked(tmp_path / "new", private=True))
+    enter(locked(tmp_path / "on a disk that sets the owner", private=True))
 
 
 def test_a_file_with_another_name_is_not_appended_to(tmp_path):
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "lines").hardlink_to(tmp_path / "victim")
-    with pytest.raises(ValueError, match="lines must be a regular file with no other name"):
-        open_own(tmp_path / "lines")
+    refuses("lines must be a regular file with no other name", open_own, tmp_path / "lines")
     open_own(tmp_path / "new").close()
 
 
-def test_a_terminal_shows_the_escapes_of_an_answer_and_a_file_gets_each_byte(monkeypatch):
-    for terminal, expected in (
-        (True, "a\\x1b[2J\tb \\x9b می\u200cخ\n"),
-        (False, "a\x1b[2J\tb \x9b می\u200cخ\n"),
-    ):
-        out = io.TextIOWrapper(io.BytesIO())
-        monkeypatch.setattr(out, "isatty", lambda terminal=terminal: terminal, raising=False)
-        monkeypatch.setattr(sys, "stdout", out)
-        write_answers("a\x1b[2J\tb \x9b می\u200cخ\n")
-        assert out.buffer.getvalue().decode() == expected
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_shows_the_escapes_of_an_answer_and_a_file_gets_each_byte(terminal, monkeypatch):
+    out, text = io.TextIOWrapper(io.BytesIO()), "a\x1b[2J\tb \x9b می\u200cخ\n"
+    monkeypatch.setattr(out, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(sys, "stdout", out)
+    write_answers(text)
+    shown = text.replace("\x1b", r"\x1b").replace("\x9b", r"\x9b") if terminal else text
+    assert out.buffer.getvalue().decode() == shown
 
 
 def test_a_large_entry_of_an_archive_is_read_without_compression(tmp_path, monkeypatch):
@@ -229,15 +197,9 @@ def test_a_large_entry_of_an_archive_is_read_without_compression(tmp_path, monke
         archive.writestr("arrays", arrays.getvalue())
     assert read_entry(path, "text") == b"text" and list(open_arrays(path, "arrays")["a"]) == [0, 1, 2]
     for name in ("bomb", "missing"):
-        with pytest.raises(
-            ValueError, match=f"file must hold {name}, without compression or of at most 100000 bytes"
-        ):
-            read_entry(path, name)
+        refuses(f"{name}, without compression or of at most 100000 bytes", read_entry, path, name)
     for name in ("text", "compressed"):
-        with pytest.raises(
-            ValueError, match=f"{name} of .*file must be an archive of NumPy, whose arrays are without"
-        ):
-            open_arrays(path, name)
+        refuses(f"{name} of .*file must be an archive of NumPy, whose arrays", open_arrays, path, name)
 
 
 @pytest.mark.parametrize("damage", ["not an array", "a header without end", "another checksum"])
@@ -263,12 +225,10 @@ def test_an_archive_of_a_later_version_is_refused_or_is_none(tmp_path):
     content[content.rindex(b"PK\x01\x02") + 6] = 255
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("arrays", bytes(content))
-    with pytest.raises(ValueError, match=r"arrays of .*file must be an archive of NumPy"):
-        open_arrays(path, "arrays")
+    refuses(r"arrays of .*file must be an archive of NumPy", open_arrays, path, "arrays")
     path.write_bytes(content)
     assert holds_state(path) is False
-    with pytest.raises(ValueError, match=r"must hold a\.npy.*version 25\.5"):
-        read_entry(path, "a.npy")
+    refuses(r"must hold a\.npy.*version 25\.5", read_entry, path, "a.npy")
 
 
 def test_an_archive_of_more_than_two_gigabytes_is_opened(tmp_path, monkeypatch):
@@ -277,8 +237,7 @@ def test_an_archive_of_more_than_two_gigabytes_is_opened(tmp_path, monkeypatch):
 
 
 def test_a_received_value_may_have_any_name():
-    with pytest.raises(ValueError, match=r"^a\. Received: rule=1, holds=2\.$"):
-        check(False, "a.", **{"rule": 1, "holds": 2})
+    refuses(r"^a\. Received: rule=1, holds=2\.$", check, False, "a.", **{"rule": 1, "holds": 2})
 
 
 def test_a_link_that_looks_temporary_is_removed_and_its_folder_is_not(tmp_path):
@@ -297,16 +256,14 @@ def test_a_version_that_no_int64_holds_is_none(tmp_path):
 
 @pytest.mark.parametrize(("model", "label"), [("\ud800", None), ("a\n", None), ("a", "\ud800")])
 def test_a_name_that_no_address_can_hold_is_refused(model, label):
-    with pytest.raises(ValueError, match="must be"):
-        Client("http://localhost:1", model, label=label)
+    refuses("must be", Client, "http://localhost:1", model, label=label)
 
 
 def test_an_image_of_many_pixels_is_refused_before_it_is_read(tmp_path):
     header = struct.pack(">II5B", 20_000, 20_000, 1, 0, 0, 0, 0)
     chunk = struct.pack(">I", 13) + b"IHDR" + header + struct.pack(">I", zlib.crc32(b"IHDR" + header))
     (tmp_path / "image.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk)
-    with pytest.raises(ValueError, match=r"image\.png must have at most 67108864 pixels"):
-        read_image(tmp_path / "image.png", 3)
+    refuses(r"image\.png must have at most 67108864 pixels", read_image, tmp_path / "image.png", 3)
     tf.io.write_file(str(tmp_path / "small.png"), tf.io.encode_png(np.zeros((5, 7, 3), "uint8")))
     assert read_image(tmp_path / "small.png", 3).shape == (5, 7, 3)
 
@@ -317,8 +274,7 @@ def test_an_image_of_many_pixels_is_refused_before_it_is_read(tmp_path):
 def test_an_image_whose_size_is_not_checked_is_refused(content, tmp_path, monkeypatch):
     monkeypatch.setattr(tf.io, "decode_image", lambda *_, **__: pytest.fail("it was decoded"))
     (tmp_path / "image").write_bytes(content)
-    with pytest.raises(ValueError, match="image must be a PNG, JPEG, BMP or GIF file"):
-        read_image(tmp_path / "image", 3)
+    refuses("image must be a PNG, JPEG, BMP or GIF file", read_image, tmp_path / "image", 3)
 
 
 def test_the_language_of_a_page_cannot_leave_its_attribute(tmp_path):
@@ -369,11 +325,7 @@ def read_tokens(size):
 def test_four_times_the_tokens_are_at_most_five_times_the_work(read):
     read(10)
     assert lines_run(lambda: read(1600)) <= 5 * lines_run(lambda: read(400))
-
-
-def test_a_merge_of_a_million_characters_is_refused():
-    with pytest.raises(ValueError, match="at most 256 characters"):
-        _scores([["a", "a" * 10**6]], {})
+    refuses("at most 256 characters", _scores, [["a", "a" * 10**6]], {})
 
 
 GREEDY = [
@@ -400,8 +352,7 @@ GREEDY = [
 @pytest.mark.parametrize("source", GREEDY)
 def test_a_template_cannot_ask_for_gigabytes_in_one_word(source):
     pytest.importorskip("jinja2")
-    with pytest.raises(ValueError, match="chat template"):
-        ChatTemplate(source).render([])
+    refuses("chat template", lambda: ChatTemplate(source).render([]))
     assert ChatTemplate("{{ 5 % 3 }}{{ 'a\nb'|indent(2) }}").render([]) == "2a\n  b"
 
 
@@ -430,38 +381,21 @@ def write_adapters(folder, **arrays):
     return path
 
 
-@pytest.mark.parametrize(
-    "arrays",
-    [
-        {},
-        {"ranks": np.array(2)},
-        {"ranks": np.array([2])},
-        {"ranks": np.array([10**9]), "alphas": np.ones(1)},
-        {"ranks": np.array([200]), "alphas": np.ones(1)},
-        {"ranks": np.array([-1]), "alphas": np.ones(1)},
-        {"ranks": np.array([2]), "alphas": np.array([np.inf])},
-        {"ranks": np.array([2]), "alphas": np.ones(1)},
-        {"ranks": np.array([2]), "alphas": np.ones(1), "trainable": np.ones(3, bool)},
-        {"ranks": np.array([2]), "alphas": np.ones(1), "trainable": np.ones(4, bool)},
-        {"ranks": np.array([1.5]), "alphas": np.ones(1)},
-        {"ranks": np.array(["2"]), "alphas": np.ones(1)},
-        {"ranks": np.array([2]), "alphas": np.array(["2"])},
-        {"ranks": np.array([True]), "alphas": np.ones(1)},
-    ],
-)
-def test_adapters_without_their_arrays_are_refused(arrays, tmp_path):
-    path = write_adapters(tmp_path, **arrays)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    with pytest.raises(ValueError, match=r"a\.keras must (hold|say of each)"):
-        restore_state(model, path)
-    with pytest.raises(ValueError, match=r"a\.keras must hold metrics\.npz"):
-        SavedState(path, 1, 1).restore_metrics(model)
+# Ranks, alphas and which layers are trained.
+ARRAYS = [
+    (), (2,), ([2],), ([10**9], [1.0]), ([200], [1.0]), ([-1], [1.0]), ([2], [np.inf]), ([2], [1.0]), ([1.5], [1.0]),
+    (["2"], [1.0]), ([2], ["2"]), ([True], [1.0]), ([2], [1.0], [True] * 3), ([2], [1.0], [True] * 4),
+]  # fmt: skip
 
 
-def test_adapters_of_a_model_without_a_dense_layer_are_refused(tmp_path):
-    path = write_adapters(tmp_path, ranks=np.array([2]), alphas=np.ones(1))
-    with pytest.raises(ValueError, match=r"a\.keras must hold"):
-        restore_state(keras.Sequential([keras.Input((3,)), keras.layers.ReLU()]), path)
+@pytest.mark.parametrize("arrays", ARRAYS)
+def test_adapters_without_their_arrays_or_dense_layers_are_refused(arrays, tmp_path):
+    named = zip(("ranks", "alphas", "trainable"), map(np.array, arrays), strict=False)
+    path = write_adapters(tmp_path, **dict(named))
+    for layer in (keras.layers.Dense(2), keras.layers.ReLU()):
+        model = keras.Sequential([keras.Input((3,)), layer])
+        refuses(r"a\.keras must (hold|say of each)", restore_state, model, path)
+    refuses(r"a\.keras must hold metrics\.npz", SavedState(path, 1, 1).restore_metrics, model)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Documents and code say the same: versions, extras, commands, options, families, signatures, server files."""
 
 import configparser
-import importlib
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -18,20 +18,18 @@ from keras_transformer.huggingface.sentence_embeddings import POOLINGS
 from keras_transformer.serving.server import kubernetes, server_files
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(
-    [
-        *ROOT.glob("*.md"),
-        *ROOT.glob("docs/**/*.md"),
-        *ROOT.glob("benchmarks/*.md"),
-        *ROOT.glob("course/**/*.md"),
-        *ROOT.glob("examples/**/*.md"),
-    ]
-)
-PAGES = [page for page in PAGES if "_build" not in page.parts]
+FOLDERS = ("*.md", "docs/**/*.md", "benchmarks/*.md", "course/**/*.md", "examples/**/*.md")
+PAGES = [page for folder in FOLDERS for page in sorted(ROOT.glob(folder)) if "_build" not in page.parts]
 
 
 def read(name):
     return (ROOT / name).read_text(encoding="utf-8")
+
+
+def found_in_pages(pattern):
+    """Pairs of the name of a page and what a pattern finds in it."""
+    texts = ((page.name, page.read_text(encoding="utf-8")) for page in PAGES)
+    return {(name, found) for name, text in texts for found in re.findall(pattern, text, re.MULTILINE)}
 
 
 def setup():
@@ -71,14 +69,8 @@ def test_versions_are_those_of_setup_cfg():
     assert table["Python"] == f"{classifiers[0]} to {classifiers[-1]}"
     assert table["Keras"] == ", ".join(needs["keras"])
     assert table["TensorFlow"] == ", ".join(needs["tensorflow"])
-    spans = [
-        f"{name} {versions[0]}–{versions[-1]}"
-        for name, versions in {
-            "Python": classifiers,
-            "Keras": needs["keras"],
-            "TensorFlow": needs["tensorflow"],
-        }.items()
-    ]
+    versions = {"Python": classifiers, "Keras": needs["keras"], "TensorFlow": needs["tensorflow"]}
+    spans = [f"{name} {each[0]}–{each[-1]}" for name, each in versions.items()]
     for name in ("README.md", "README.ko.md"):
         assert " · ".join(spans) in read(name).replace("~", "–")
     assert f"Python {table['Python']}" in read("docs/installation.md")
@@ -200,43 +192,31 @@ def test_server_files_have_the_settings_that_the_pages_name():
 
 
 def test_the_image_of_the_server_is_the_same_in_all_documents():
-    images = {
-        (page.name, image)
-        for page in PAGES
-        for image in re.findall(r"tensorflow/serving:[\w.-]+", page.read_text(encoding="utf-8"))
-        if page.name != "CHANGELOG.md"
-    }
-    assert images and {image.removesuffix("-gpu") for _, image in images} == {server_files.IMAGE}, images
+    images = found_in_pages(r"tensorflow/serving:[\w.-]+")
+    images = {image.removesuffix("-gpu") for page, image in images if page != "CHANGELOG.md"}
+    assert images == {server_files.IMAGE}
 
 
 def test_public_names_in_the_documents_exist():
     wrong = []
-    for page in PAGES:
-        for name in re.findall(r"`kt\.([A-Za-z_]\w*(?:\.\w+)*)[`(]", page.read_text(encoding="utf-8")):
-            item = importlib.import_module("keras_transformer")
-            try:
-                for part in name.split("."):
-                    item = getattr(item, part)
-            except AttributeError:
-                wrong.append(f"{page.name}: kt.{name}")
+    for page, name in found_in_pages(r"`kt\.([A-Za-z_]\w*(?:\.\w+)*)[`(]"):
+        try:
+            functools.reduce(getattr, name.split("."), kt)
+        except AttributeError:
+            wrong.append(f"{page}: kt.{name}")
     assert not wrong
 
 
 def test_files_that_the_documents_name_exist():
-    pattern = r"`(?:pytest )?((?:tests|benchmarks|examples)/[\w./-]+\.(?:py|md|jsonl|json|log|mjs|go))`"
-    named = {
-        (page.name, name) for page in PAGES for name in re.findall(pattern, page.read_text(encoding="utf-8"))
-    }
+    named = found_in_pages(
+        r"`(?:pytest )?((?:tests|benchmarks|examples)/[\w./-]+\.(?:py|md|jsonl|json|log|mjs|go))`"
+    )
     assert len(named) > 30 and not {each for each in named if not (ROOT / each[1]).exists()}
 
 
 def test_every_target_of_make_that_a_document_names_exists():
     targets = set(re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE))
-    named = {
-        name
-        for page in PAGES
-        for name in re.findall(r"(?:^|`)make ([a-z][\w-]*)", page.read_text(encoding="utf-8"), re.MULTILINE)
-    }
+    named = {name for _, name in found_in_pages(r"(?:^|`)make ([a-z][\w-]*)")}
     assert len(named) > 10 and named <= targets, named - targets
 
 
@@ -257,11 +237,7 @@ def test_two_pages_say_the_same_time_of_the_demo():
 
 
 def test_the_poolings_of_sentence_embeddings_are_those_that_are_read():
-    said = [
-        set(re.findall(r'"(\w+)"', sentence))
-        for page in PAGES
-        for sentence in re.findall(r"Poolings [^;.]*", page.read_text(encoding="utf-8"))
-    ]
+    said = [set(re.findall(r'"(\w+)"', sentence)) for _, sentence in found_in_pages("Poolings [^;.]*")]
     assert said and all(names == set(POOLINGS) for names in said), said
 
 

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, mask_of, with_mask
+from contracts import as_numpy, mask_of, refuses, with_mask
 from keras import ops
 
 from keras_transformer import keras_internals, masks
@@ -112,8 +112,7 @@ def test_local_mask_of_a_later_chunk():
 
 @pytest.mark.parametrize("window", [0, -3])
 def test_local_mask_refuses_a_window_that_sees_nothing(window):
-    with pytest.raises(ValueError, match=rf"`window` must be a positive integer.*window={window}\."):
-        masks.local_mask(5, window)
+    refuses(rf"`window` must be a positive integer.*window={window}\.", masks.local_mask, 5, window)
 
 
 def test_combine_of_nothing_is_no_restriction():
@@ -138,8 +137,7 @@ def test_combine_allows_what_all_allow():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("shape", "expected"),
-    [((5, 7), (1, 1, 5, 7)), ((2, 5, 7), (2, 1, 5, 7)), ((2, 3, 5, 7), (2, 3, 5, 7))],
+    ("shape", "expected"), [((5, 7), (1, 1, 5, 7)), ((2, 5, 7), (2, 1, 5, 7)), ((2, 3, 5, 7), (2, 3, 5, 7))]
 )
 @pytest.mark.parametrize("dtype", ["bool", "int32", "float32"])
 def test_an_attention_mask_gets_the_rank_of_scores(shape, expected, dtype):
@@ -188,15 +186,13 @@ def test_additive_masks_are_refused(name, read, dtype, lowest):
     mask = ops.convert_to_tensor(np.triu(np.full((3, 3), lowest), 1).astype(dtype))
     message = rf"`{name}` must be boolean.*Received: dtype='{dtype}'"
     message += "" if (name, dtype) == ("padding_mask", "float32") else rf", lowest={lowest}.*, highest=0"
-    with pytest.raises(ValueError, match=message):
-        read(mask)
+    refuses(message, read, mask)
 
 
 def test_floats_of_0_and_1_are_an_attention_mask_and_no_mask_of_tokens():
     ones = np.tril(np.ones((3, 3), "float32"))
     np.testing.assert_array_equal(as_numpy(masks.as_attention_mask(ones))[0, 0], ones.astype(bool))
-    with pytest.raises(ValueError, match=r"True where a token is real. Received: dtype='float32'\."):
-        masks.as_token_mask(ones)
+    refuses(r"True where a token is real. Received: dtype='float32'\.", masks.as_token_mask, ones)
 
 
 @pytest.mark.tensorflow
@@ -208,10 +204,7 @@ def test_ragged_tensors_are_refused(name, read):
     import tensorflow as tf
 
     ragged = tf.ragged.constant([[1, 1], [1]])
-    with pytest.raises(
-        ValueError, match=rf"`{name}` must be a dense.* Received: {name}\.shape=\(2, None\)\."
-    ):
-        read(ragged)
+    refuses(rf"`{name}` must be a dense.* Received: {name}\.shape=\(2, None\)\.", read, ragged)
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3, 1)])
@@ -231,8 +224,7 @@ def test_ids_of_other_ranks_are_refused(name, read, shape):
 def test_an_open_length_is_refused_and_a_lambda_layer_knows_it(make):
     inputs = keras.Input((None, 5))
     for length in (ops.shape(inputs)[1], ops.sum(inputs)):
-        with pytest.raises(ValueError, match=r"`length` must be an int.* `use_causal_mask=True`.*Lambda"):
-            make(length)
+        refuses(r"`length` must be an int.* `use_causal_mask=True`.*Lambda", make, length)
     mask = keras.layers.Lambda(lambda x: make(ops.shape(x)[1]), output_shape=lambda shape: (1, None, None))
     model = keras.Model(inputs, mask(inputs))
     np.testing.assert_array_equal(as_numpy(model(np.ones((2, 3, 5)))), as_numpy(make(3)))

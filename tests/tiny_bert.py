@@ -16,13 +16,9 @@ from keras_transformer.models import EncoderModel, Pooler
 def new_bert(head=None, vocab_size=260, d_model=8, positions=40, encoder=None, **ids):
     """Returns a model with the weights of its initializers."""
     embeddings = Embeddings(
-        vocab_size,
-        d_model,
-        LearnedPositions(positions),
-        segments=SegmentEmbedding(),
-        norm=LayerNormalization(epsilon=1e-12),
-        output_bias=getattr(head, "scores_ids", False),
-    )
+        vocab_size, d_model, LearnedPositions(positions), segments=SegmentEmbedding(),
+        norm=LayerNormalization(epsilon=1e-12), output_bias=getattr(head, "scores_ids", False),
+    )  # fmt: skip
     encoder = encoder or Encoder(1, 2, 16, dropout=0.0, activation="gelu", layer_norm_epsilon=1e-12)
     return EncoderModel(embeddings, encoder, head=head, pooler=Pooler(), **ids)
 
