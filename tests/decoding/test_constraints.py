@@ -131,15 +131,10 @@ def search(
     starts = np.array([prompt_len - 1 - len(prompt) for prompt in prompts], "int32")
     rows = [[JUNK] * start + [BOS, *prompt] for start, prompt in zip(starts, prompts, strict=True)]
     found = run(
-        tables.step,
-        ops.convert_to_tensor(np.repeat(starts[:, None], strategy.width, axis=1)),
-        strategy,
-        np.array(rows, "int32"),
-        Search(max_length, eos_ids=(EOS,), pad_id=PAD, **of_rows),
-        target_len=target_len,
-        starts=starts,
-        constraints=constraints,
-    )
+        tables.step, ops.convert_to_tensor(np.repeat(starts[:, None], strategy.width, axis=1)), strategy,
+        np.array(rows, "int32"), Search(max_length, eos_ids=(EOS,), pad_id=PAD, **of_rows),
+        target_len=target_len, starts=starts, constraints=constraints,
+    )  # fmt: skip
     tokens, lengths, scores = as_numpy(found)
     assert tokens.shape == (batch, strategy.n_best, target_len or np.max(max_length))
     assert np.all(tokens[np.arange(tokens.shape[-1]) >= lengths[..., None]] == PAD)
@@ -386,16 +381,12 @@ def test_an_output_goes_on_the_same_from_any_place_in_it(strategy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        Sample(1.5, top_k=5, top_p=0.8, seed=0, min_p=0.1, typical_p=0.9, num_samples=2),
-        Greedy(),
-        Beam(4, n_best=3),
-        DiverseBeam(4, n_best=3),
-    ],
-    ids=lambda s: type(s).__name__,
-)
+@pytest.mark.parametrize("strategy", [
+    Sample(1.5, top_k=5, top_p=0.8, seed=0, min_p=0.1, typical_p=0.9, num_samples=2),
+    Greedy(),
+    Beam(4, n_best=3),
+    DiverseBeam(4, n_best=3),
+], ids=lambda s: type(s).__name__)  # fmt: skip
 def test_compiled_search_is_the_eager_one_and_takes_lengths_as_tensors(strategy):
     tables = Tables.random(5, rows=3)
     keywords = {
@@ -444,13 +435,8 @@ def test_constraints_are_frozen_values_that_survive_a_file(constraint):
 
 def test_constraints_of_other_values_or_kinds_are_not_equal():
     others = [
-        *EXAMPLES,
-        MaxLength(5),
-        MinLength(7),
-        NoRepeatNgram(3),
-        SuppressTokens((A,)),
-        ForcedFirstToken(A),
-    ]
+        *EXAMPLES, MaxLength(5), MinLength(7), NoRepeatNgram(3), SuppressTokens((A,)), ForcedFirstToken(A),
+    ]  # fmt: skip
     assert len(set(others)) == len(others)
     assert SuppressTokens([A, C]) == SuppressTokens((A, C))
 
@@ -466,16 +452,10 @@ def test_wrong_arguments_are_named():
     check_refused(ForcedFirstToken, {"token_id": -3}, {"token_id": 4.0}, token_id=3)
 
 
-@pytest.mark.parametrize(
-    ("constraint", "message"),
-    [
-        (
-            SuppressTokens((A, VOCAB)),
-            "`token_ids` must be an integer at least 0, at most 6. Received: token_ids=7.",
-        ),
-        (ForcedFirstToken(11), "`token_id` must be an integer at least 0, at most 6. Received: token_id=11."),
-    ],
-)
+@pytest.mark.parametrize(("constraint", "message"), [
+    (SuppressTokens((A, VOCAB)), "`token_ids` must be an integer at least 0, at most 6. Received: token_ids=7."),
+    (ForcedFirstToken(11), "`token_id` must be an integer at least 0, at most 6. Received: token_id=11."),
+])  # fmt: skip
 def test_ids_beyond_the_vocabulary_are_refused(constraint, message):
     with pytest.raises(ValueError) as caught:
         search(Tables.ranked([[A]]), [constraint])
@@ -593,14 +573,10 @@ def any_beam(draw):
 
 
 any_sample = st.builds(
-    Sample,
-    temperature=st.sampled_from([0.5, 1.0, 2.0]),
-    top_k=st.integers(0, VOCAB + 1),
-    top_p=st.sampled_from([0.3, 0.9, 1.0]),
-    min_p=st.sampled_from([0.0, 0.2, 1.0]),
-    typical_p=st.sampled_from([0.3, 0.9, 1.0]),
-    num_samples=st.integers(1, 4),
-)
+    Sample, temperature=st.sampled_from([0.5, 1.0, 2.0]), top_k=st.integers(0, VOCAB + 1),
+    top_p=st.sampled_from([0.3, 0.9, 1.0]), min_p=st.sampled_from([0.0, 0.2, 1.0]),
+    typical_p=st.sampled_from([0.3, 0.9, 1.0]), num_samples=st.integers(1, 4),
+)  # fmt: skip
 any_strategy = st.one_of(st.just(Greedy()), any_beam(), any_sample)
 any_seed = st.integers(0, 2**31 - 1)
 

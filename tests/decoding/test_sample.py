@@ -110,15 +110,10 @@ def test_of_equals_the_lowest_ids_are_kept():
 
 
 any_cuts = st.builds(
-    Sample,
-    temperature=st.sampled_from([0.7, 1.0, 2.0]),
-    top_k=st.integers(0, 9),
-    top_p=st.floats(0.05, 1.0),
-    seed=st.integers(0, 2**31 - 1),
-    min_p=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
-    typical_p=st.one_of(st.just(1.0), st.floats(0.05, 1.0)),
-    num_samples=st.just(1009),
-)
+    Sample, temperature=st.sampled_from([0.7, 1.0, 2.0]), top_k=st.integers(0, 9), top_p=st.floats(0.05, 1.0),
+    seed=st.integers(0, 2**31 - 1), min_p=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    typical_p=st.one_of(st.just(1.0), st.floats(0.05, 1.0)), num_samples=st.just(1009),
+)  # fmt: skip
 
 
 def support(logits, strategy):
@@ -257,13 +252,9 @@ def test_options_of_a_row_are_those_of_a_search_of_its_own(cuts):
     arguments = {"target_len": 9, "eos_id": 7}  # the likeliest token ends a row
     rows = [3, 0, 4, 2, 1]
     mixed = found_by(
-        Sample(**{name: values[rows] for name, values in DRAWN_WITH.items()}, **cuts),
-        rows=5,
-        keys=keys[rows],
-        constraints=[MinLength(MIN_LENGTHS[rows])],
-        length=MAX_LENGTHS[rows],
-        **arguments,
-    )
+        Sample(**{name: values[rows] for name, values in DRAWN_WITH.items()}, **cuts), rows=5, keys=keys[rows],
+        constraints=[MinLength(MIN_LENGTHS[rows])], length=MAX_LENGTHS[rows], **arguments,
+    )  # fmt: skip
     for place, row in enumerate(rows):
         own = {name: values[row].item() for name, values in DRAWN_WITH.items()}
         alone = found_by(

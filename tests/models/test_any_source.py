@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close, normal, randomized
+from contracts import as_numpy, assert_close, normal, randomized, refuses
 
 from keras_transformer import layers
 from keras_transformer.decoding import Beam, Greedy, MinLength, NoRepeatNgram, Sample
@@ -170,16 +170,12 @@ def test_a_translator_of_texts_needs_a_source_of_ids():
 
 def test_what_needs_ids_is_refused():
     model = model_of(convolutions, FRAMES)
-    with pytest.raises(ValueError, match=r"`max_length` must be given.*Received: max_length=None"):
-        model.generate(FRAMES)
-    with pytest.raises(ValueError, match="needs `source_lengths`"):
-        model.generate(FRAMES, Greedy(), 5, constraints=[MinLength(ratio=0.5)])
+    refuses(r"`max_length` must be given.*Received: max_length=None", model.generate, FRAMES)
+    refuses("needs `source_lengths`", model.generate, FRAMES, Greedy(), 5, constraints=[MinLength(ratio=0.5)])
     for wrong in (FRAMES[:0], {"a": FRAMES, "b": FRAMES[:2]}, np.float32(1.0)):
         with pytest.raises(ValueError, match="`source` must be a tensor or a nest of tensors, batch first"):
             model.generate(wrong, max_length=5)
-    with pytest.raises(ValueError, match="`vectors` need a source of ids"):
-        model.encode(FRAMES, vectors=FRAMES)
+    refuses("`vectors` need a source of ids", model.encode, FRAMES, vectors=FRAMES)
     narrow = model_of(convolutions, FRAMES)
     narrow.source = keras.layers.Dense(D_MODEL + 1)
-    with pytest.raises(ValueError, match=r"must give `\(batch, source_len, d_model\)`.*d_model=6"):
-        narrow.encode(FRAMES)
+    refuses(r"must give `\(batch, source_len, d_model\)`.*d_model=6", narrow.encode, FRAMES)

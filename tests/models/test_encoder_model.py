@@ -10,14 +10,7 @@ from cases import CLASSES, TEXTS
 from cases import ENCODERS as HEADS
 from cases import LM_VOCAB as VOCAB
 from cases import encoder_model as made
-from contracts import (
-    as_numpy,
-    assert_close,
-    check_config,
-    check_symbolic_shapes,
-    normal,
-    randomized,
-)
+from contracts import as_numpy, assert_close, check_config, check_symbolic_shapes, normal, randomized, refuses
 from reference import under, weights_of
 
 from keras_transformer import layers
@@ -97,12 +90,9 @@ def test_segments_may_be_left_out_and_matter():
 def test_pre_norm_parts_and_rotary_positions_make_an_encoder_too():
     attention = layers.MultiHeadAttention(3, 4, positions=layers.RotaryPositions())
     layer = layers.EncoderLayer(
-        attention=attention,
-        feed_forward=layers.GatedFeedForward(7),
-        dropout=0.0,
-        normalize_first=True,
+        attention=attention, feed_forward=layers.GatedFeedForward(7), dropout=0.0, normalize_first=True,
         norm="rms",
-    )
+    )  # fmt: skip
     encoder = layers.Encoder([layer])
     model = EncoderModel(layers.Embeddings(VOCAB, D_MODEL, norm=layers.RMSNormalization()), encoder)
     assert {type(model.embeddings.norm), type(model.encoder.norm)} == {layers.RMSNormalization}
@@ -126,8 +116,7 @@ def test_classes_are_scored_from_the_pooled_vector():
     model = made(**HEADS["classification"]())
     weights = under(weights_of(model), "head/dense")
     assert_close(model(TEXTS), reference.dense(weights, as_numpy(model.pooled(TEXTS))))
-    with pytest.raises(ValueError, match="needs a pooler"):
-        made().pooled(TEXTS)
+    refuses("needs a pooler", made().pooled, TEXTS)
 
 
 @pytest.mark.slow
@@ -169,8 +158,7 @@ def test_projected_vectors_are_dense_layers_over_the_pooled_states(pooling):
     ],
 )
 def test_a_projected_pooler_refuses_lists_that_do_not_fit(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        ProjectedPooler(*arguments)
+    refuses(message, ProjectedPooler, *arguments)
 
 
 def test_a_causal_encoder_sees_no_later_token():
@@ -202,8 +190,7 @@ def test_embeddings_are_means_over_real_tokens_or_the_first_state():
     assert_close(model.embed(TEXTS, "max"), np.array(highest), 2e-5)
     for pooling in ("mean", "max", "first", "last"):
         assert_close(model.embed(np.zeros((2, 3), "int32"), pooling), np.zeros((2, D_MODEL)), 0)
-    with pytest.raises(ValueError, match="pooling='attention'"):
-        model.embed(TEXTS, "attention")
+    refuses("pooling='attention'", model.embed, TEXTS, "attention")
 
 
 def test_a_pooling_is_a_pooler_and_heads_read_its_vector():
@@ -224,8 +211,7 @@ def test_a_head_has_the_width_of_its_pooler():
     projected = ProjectedPooler([7], ["tanh"], [True], "attention")
     model = made(head=ClassificationHead(CLASSES), pooler=projected)
     assert model.head.dense.kernel.shape == (7, CLASSES)
-    with pytest.raises(ValueError, match="`pooler` must make one vector"):
-        made(pooler=layers.FeedForward(5))
+    refuses("`pooler` must make one vector", made, pooler=layers.FeedForward(5))
 
 
 def test_a_pooler_as_the_head_leaves_padding_out():
@@ -305,10 +291,7 @@ def test_a_head_keeps_its_arguments_and_says_its_shape(head, default, shape):
     [
         (lambda: TaggingHead(2, labels=["a"]), r"num_classes=2. Received: labels=\['a'\]"),
         (lambda: TaggingHead(2, labels=[0, 1]), r"num_classes=2. Received: labels=\[0, 1\]"),
-        (
-            lambda: made(head=layers.FeedForward(3)),
-            "`head` must be a `Head`. Received: head=<FeedForward",
-        ),
+        (lambda: made(head=layers.FeedForward(3)), "`head` must be a `Head`. Received: head=<FeedForward"),
         (lambda: made(pooler=layers.FeedForward(3)), "`pooler` must make one vector .*FeedForward"),
         (lambda: made(encoder=layers.FeedForward(3)), "`encoder` must be .*`Encoder`"),
         (
@@ -330,8 +313,7 @@ def test_a_head_keeps_its_arguments_and_says_its_shape(head, default, shape):
     ],
 )
 def test_wrong_arguments_are_named(make, named):
-    with pytest.raises(ValueError, match=named):
-        make()
+    refuses(named, make)
 
 
 def test_unset_ids_are_none():
@@ -382,8 +364,7 @@ def test_another_head_has_the_numbers_of_a_quantized_model():
 def test_another_head_refuses_lora():
     model = EncoderModel(layers.Embeddings(11, 4), layers.Encoder(1, 2, 8))
     model.encoder.layers[0].feed_forward.inner.enable_lora(2)
-    with pytest.raises(ValueError, match=r"`with_head` cannot copy LoRA's weights"):
-        model.with_head(ClassificationHead(2))
+    refuses(r"`with_head` cannot copy LoRA's weights", model.with_head, ClassificationHead(2))
 
 
 def test_the_dropout_of_a_head_acts_in_training_alone():

@@ -5,18 +5,8 @@ import functools
 import keras
 import numpy as np
 import pytest
-from cases import (
-    PAIR,
-    SOURCE,
-    T5_PAIR,
-    TARGET,
-    gpt2,
-    recurrent,
-    t5,
-    transformer,
-    writing_ensemble,
-)
-from contracts import as_numpy, assert_close
+from cases import PAIR, SOURCE, T5_PAIR, TARGET, gpt2, recurrent, t5, transformer, writing_ensemble
+from contracts import as_numpy, assert_close, refuses
 from reference import log_softmax
 
 from keras_transformer.decoding import Beam, Greedy
@@ -66,8 +56,7 @@ def test_saved_int8_ensemble_is_the_same(tmp_path):
 def test_some_int8_models_are_refused():
     models = [transformer(0), transformer(1)]
     models[1].quantize("int8")
-    with pytest.raises(ValueError, match=r"all have int8 weights, or none.*\[False, True\]"):
-        Ensemble(models)
+    refuses(r"all have int8 weights, or none.*\[False, True\]", Ensemble, models)
 
 
 def test_an_ensemble_is_built_when_it_is_made():
@@ -118,8 +107,7 @@ def test_shorter_positions_limit_the_output():
     model = Ensemble([transformer(0, positions=LearnedPositions(length)) for length in (7, 9)])
     assert (model.max_positions, model.max_source_positions) == (7, 7)
     assert model.generate(SOURCE).tokens.shape[-1] <= 7
-    with pytest.raises(ValueError, match="within the model's 7 positions"):
-        model.score(SOURCE, np.full((3, 8), 5))
+    refuses("within the model's 7 positions", model.score, SOURCE, np.full((3, 8), 5))
 
 
 @pytest.mark.slow
@@ -160,25 +148,15 @@ def test_formats_that_a_model_refuses_are_refused(tmp_path):
         Ensemble([shared(0), recurrent(1)]).export(tmp_path / "model.tflite", format="litert")
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda one: [], "list of at least two different"),
-        (lambda one: [one], "list of at least two different"),
-        (lambda one: [one, one], "list of at least two different"),
-        (lambda one: one, "list of at least two different"),
-        (lambda one: [one, gpt2()], "`EncoderDecoder`"),
-        (
-            lambda one: [one, transformer(1, vocabularies=(13, 12), num_layers=1)],
-            "`target_vocab_size`.*11, 12",
-        ),
-        (
-            lambda one: [one, transformer(1, vocabularies=(14, 11), num_layers=1)],
-            "`source_vocab_size`.*13, 14",
-        ),
-        (lambda one: [one, transformer(1, bos_id=4, num_layers=1)], "`bos_id`.*2, 4"),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda one: [], "list of at least two different"),
+    (lambda one: [one], "list of at least two different"),
+    (lambda one: [one, one], "list of at least two different"),
+    (lambda one: one, "list of at least two different"),
+    (lambda one: [one, gpt2()], "`EncoderDecoder`"),
+    (lambda one: [one, transformer(1, vocabularies=(13, 12), num_layers=1)], "`target_vocab_size`.*11, 12"),
+    (lambda one: [one, transformer(1, vocabularies=(14, 11), num_layers=1)], "`source_vocab_size`.*13, 14"),
+    (lambda one: [one, transformer(1, bos_id=4, num_layers=1)], "`bos_id`.*2, 4"),
+])  # fmt: skip
 def test_models_that_do_not_fit_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        Ensemble(make(shared(0)))
+    refuses(message, Ensemble, make(shared(0)))

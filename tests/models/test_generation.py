@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from cases import WRITERS
-from contracts import as_numpy, assert_close, needs_half_precision, portable_first
+from contracts import as_numpy, assert_close, needs_half_precision, portable_first, refuses
 from keras import ops
 from reference import log_softmax
 from searches import (
@@ -67,11 +67,8 @@ def test_strategies_and_constraints_are_the_same_on_both_backends(model):
     pairs = ["greedy+free", "diverse+all", "cut sample+all"]
     done = subprocess.run(
         [sys.executable, str(HERE / "searches.py"), "compiled", *pairs],
-        env={**os.environ, "KERAS_BACKEND": "jax"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        env={**os.environ, "KERAS_BACKEND": "jax"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(lines) == len(pairs)
@@ -233,7 +230,6 @@ def test_all_lengths_share_one_graph(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("mode", ["float", "int8"])
 def test_a_search_reads_weights_before_its_loops_and_nothing_else(mode):
@@ -263,7 +259,6 @@ class NotesShapes(Transformer):
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("max_length", [MAX_LENGTH, None])
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(3)])
-@pytest.mark.sampled
 def test_a_step_of_an_open_batch_knows_the_number_of_its_tokens(strategy, max_length):
     """Attention of few queries is much faster where the graph knows that they are few, as an export's does."""
     model = NotesShapes(VOCAB, num_layers=1, d_model=16, num_heads=2, d_ff=32)
@@ -355,8 +350,7 @@ def test_one_function_serves_all_values_of_rows_and_each_row_has_its_own(model, 
     ids=["strategy", "constraint"],
 )
 def test_values_for_another_number_of_rows_are_refused(model, arguments):
-    with pytest.raises(ValueError, match=r"have a value for each row.*shape=\(2,\), batch_size=3"):
-        model.generate(SOURCE, **arguments)
+    refuses(r"have a value for each row.*shape=\(2,\), batch_size=3", model.generate, SOURCE, **arguments)
 
 
 @pytest.mark.slow
@@ -399,8 +393,6 @@ def test_score_agrees_with_the_forward_pass(make, jit_compile):
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_score_has_the_gradient_of_the_forward_pass(model):
-    import tensorflow as tf
-
     target = np.array([[5, 9, 10, EOS], [7, EOS, PAD, PAD], [4, 6, 8, 11]], "int32")
     shifted = np.pad(target, ((0, 0), (1, 0)), constant_values=BOS)[:, :-1]
 
@@ -425,8 +417,6 @@ def test_score_has_the_gradient_of_the_forward_pass(model):
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_a_tape_does_not_watch_a_search(model):
-    import tensorflow as tf
-
     weights = [weight.value for weight in model.trainable_weights]
     with tf.GradientTape() as tape:
         found = model.generate(SOURCE, max_length=3, jit_compile=False)
@@ -438,8 +428,6 @@ def test_a_tape_does_not_watch_a_search(model):
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_a_search_that_is_forgotten_leaves_no_graph():
-    import tensorflow as tf
-
     graphs = []
 
     class Watched(Transformer):
@@ -480,8 +468,7 @@ def test_threads_share_one_compiled_function():
 def test_generate_and_score_inside_a_graph_are_refused_and_name_search(model, method):
     arguments = {"generate": (), "score": (np.array([[5, EOS]] * 3),)}[method]
     function = tf.function(lambda source: getattr(model, method)(source, *arguments), autograph=False)
-    with pytest.raises(ValueError, match=r"inside a graph.*`model.search`"):
-        function(SOURCE)
+    refuses(r"inside a graph.*`model.search`", function, SOURCE)
 
 
 @pytest.fixture

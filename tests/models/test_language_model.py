@@ -5,13 +5,7 @@ import numpy as np
 import pytest
 from cases import EOS, PRE_NORM, PROMPTS, gpt2, llama
 from cases import LM_VOCAB as VOCAB
-from contracts import (
-    STEP_IN_XLA,
-    as_numpy,
-    assert_close,
-    portable_first,
-    randomized,
-)
+from contracts import STEP_IN_XLA, as_numpy, assert_close, portable_first, randomized, refuses
 from keras import ops
 from reference import imbalance, log_softmax, under, weights_of
 
@@ -68,12 +62,9 @@ def test_a_generation_ends_with_the_last_position(jit_compile):
     never_end = [MinLength(12)]
     found = model.generate(PROMPTS[:2], Greedy(), 12, jit_compile, constraints=never_end)
     assert as_numpy(found.lengths)[:, 0].tolist() == [12, 12]
-    with pytest.raises(ValueError, match=r"16 positions.*max_length=13, room=12"):
-        model.generate(PROMPTS, Greedy(), 13)
-    with pytest.raises(ValueError, match="at least 13 and at most 12"):
-        model.generate(PROMPTS, Greedy(), constraints=[MinLength(13)])
-    with pytest.raises(ValueError, match=r"16 positions\. Received: source_len=17"):
-        model.generate(np.full((1, 17), 5, "int32"))
+    refuses(r"16 positions.*max_length=13, room=12", model.generate, PROMPTS, Greedy(), 13)
+    refuses("at least 13 and at most 12", model.generate, PROMPTS, Greedy(), constraints=[MinLength(13)])
+    refuses(r"16 positions\. Received: source_len=17", model.generate, np.full((1, 17), 5, "int32"))
     with pytest.raises(ValueError, match=r"target_lengths=\[12, 13\], room=\[12, 12\]"):
         targets = np.full((2, 13), 7, "int32")
         targets[0, 12] = 0
@@ -127,7 +118,6 @@ def of_parts(added=None, feed_forward=lambda: layers.GatedFeedForward(17), **arg
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", IN_ROWS)
-@pytest.mark.sampled
 def test_texts_in_a_row_are_each_as_alone(parts):
     positions, arguments = IN_ROWS[parts]()
     model = randomized(of_parts(positions, **arguments), seed=5)
@@ -135,8 +125,7 @@ def test_texts_in_a_row_are_each_as_alone(parts):
     segments = iter([found[0, :4], found[0, 4:5], found[0, 5:], found[1, :6]])
     for text, logits in zip(TEXTS, segments, strict=True):
         np.testing.assert_allclose(logits, as_numpy(model(np.array([text], "int32")))[0], atol=1e-5)
-    with pytest.raises(ValueError, match=r"Received: inputs=\['token_ids'\]"):
-        model({"token_ids": PACKED["token_ids"]})
+    refuses(r"Received: inputs=\['token_ids'\]", model, {"token_ids": PACKED["token_ids"]})
 
 
 def test_attention_of_texts_in_a_row_stays_inside_each():
@@ -215,31 +204,32 @@ def test_embeddings_are_used_as_they_are_unless_scaled():
 def test_prompts_padded_on_the_left_are_refused():
     model = gpt2()
     for ask in (lambda ids: model.generate(ids, max_length=2), lambda ids: model.score(ids, [[5]])):
-        with pytest.raises(ValueError, match=r"`source` must be padded on the right"):
-            ask(np.array([[0, 0, 5, 7]]))
+        refuses(r"`source` must be padded on the right", ask, np.array([[0, 0, 5, 7]]))
     ids = {"pad_id": EOS, "eos_id": EOS, "bos_id": EOS}
     padded_with_eos = LanguageModel(layers.Embeddings(VOCAB, 4), layers.Decoder(1, 2, 8), **ids)
     padded_with_eos.generate(np.array([[EOS, 5, 7]]), max_length=2)  # GPT-2's texts may begin so
 
 
-def test_the_decoder_and_the_stop_ids_are_checked():
-    with pytest.raises(ValueError, match=r"`decoder` must be of class `Decoder`"):
-        LanguageModel(layers.Embeddings(VOCAB, 4), None)
-    with pytest.raises(ValueError, match=r"`decoder` must be causal.*use_causal_mask=False"):
-        LanguageModel(layers.Embeddings(VOCAB, 4), layers.Decoder(1, 2, 8, use_causal_mask=False))
-    with pytest.raises(ValueError, match=r"`embeddings` must be `Embeddings`. Received: embeddings=29"):
-        LanguageModel(VOCAB, layers.Decoder(1, 2, 8))
-    for output in (keras.layers.Dense(VOCAB), layers.TokenEmbedding(VOCAB, 5)):
-        with pytest.raises(ValueError, match=r"`output` must (be a `TokenEmbedding`|have the sizes)"):
-            LanguageModel(layers.Embeddings(VOCAB, 4), layers.Decoder(1, 2, 8), output=output)
-    with pytest.raises(ValueError, match=r"`stop_ids` must be a list of ids"):
-        LanguageModel(layers.Embeddings(VOCAB, 4), layers.Decoder(1, 2, 8), stop_ids=3)
-    own = layers.DecoderLayer(attention=keras.layers.MultiHeadAttention(2, 4), d_ff=8)
-    with pytest.raises(ValueError, match=r"Decoding needs this library's `MultiHeadAttention`"):
-        LanguageModel(layers.Embeddings(VOCAB, 8), layers.Decoder([own])).generate(PROMPTS, max_length=2)
-    own = layers.DecoderLayer(attention=keras.layers.GroupQueryAttention(4, 2, 1), d_ff=8)
-    with pytest.raises(ValueError, match=r"Decoding needs this library's `MultiHeadAttention`"):
-        own.empty_cache(2, 3)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"decoder": None}, "`decoder` must be of class `Decoder`"),
+    ({"decoder": layers.Decoder(1, 2, 8, use_causal_mask=False)}, "must be causal.*use_causal_mask=False"),
+    ({"embeddings": 29}, "`embeddings` must be `Embeddings`. Received: embeddings=29"),
+    ({"output": keras.layers.Dense(VOCAB)}, "`output` must be a `TokenEmbedding`"),
+    ({"output": layers.TokenEmbedding(VOCAB, 5)}, "`output` must have the sizes"),
+    ({"stop_ids": 3}, "`stop_ids` must be a list of ids"),
+])  # fmt: skip
+def test_parts_and_stop_ids_that_do_not_fit_are_refused(arguments, message):
+    parts = {"embeddings": layers.Embeddings(VOCAB, 4), "decoder": layers.Decoder(1, 2, 8)}
+    refuses(message, LanguageModel, **{**parts, **arguments})
+
+
+@pytest.mark.parametrize(
+    "attention", [keras.layers.MultiHeadAttention(2, 4), keras.layers.GroupQueryAttention(4, 2, 1)]
+)
+def test_attention_of_keras_does_not_decode(attention):
+    decoder = layers.Decoder([layers.DecoderLayer(attention=attention, d_ff=8)])
+    model = LanguageModel(layers.Embeddings(VOCAB, 8), decoder)
+    refuses("Decoding needs this library's `MultiHeadAttention`", model.generate, PROMPTS, max_length=2)
 
 
 @pytest.mark.slow

@@ -72,7 +72,6 @@ def test_a_saved_model_computes_the_same_as_far_as_merged_weights_allow(policy, 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("lora_first", [True, False])
-@pytest.mark.sampled
 def test_the_tied_embedding_takes_both(policy, lora_first):
     model = language_model(policy)
     embedding = model.embeddings.tokens

@@ -15,6 +15,7 @@ from contracts import (
     normal,
     policy,
     portable_first,
+    refuses,
     slow_but,
 )
 from keras import ops, tree
@@ -78,7 +79,6 @@ def test_saved_model_is_the_same(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "jit_compile"),
     [
@@ -95,7 +95,6 @@ def test_compiled_is_eager(name, jit_compile):
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
 @EACH
 def test_model_is_a_part_of_a_functional_model(name):
     case = CASES[name]
@@ -116,7 +115,6 @@ def test_model_is_a_part_of_a_functional_model(name):
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, "mixed_bfloat16") for name in CASES), ("vision", "bfloat16")]
 )
-@pytest.mark.sampled
 def test_half_precision_is_near_and_logits_are_float32(name, dtype):
     case = CASES[name]
     with policy(dtype):  # of the parts too, which are used as they are
@@ -132,7 +130,6 @@ def test_half_precision_is_near_and_logits_are_float32(name, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
 @EACH
 def test_dropout_acts_in_training_alone(name):
     case = CASES[name]
@@ -210,7 +207,6 @@ def steps(model, source, targets, chunk):
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
 @pytest.mark.parametrize("chunk", [1, 3])
 @pytest.mark.parametrize("name", PAIRS)
 def test_decoding_in_chunks_equals_one_pass(name, chunk):
@@ -237,7 +233,6 @@ def test_steps_under_mixed_bfloat16_stay_within_its_rounding(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "llama", "states", "classification", "vision"])
-@pytest.mark.sampled
 def test_attention_scores_come_after_the_output(name):
     case = CASES[name]
     model, expected = shared(name)
@@ -336,13 +331,9 @@ def test_wide_beam_finds_what_brute_force_finds(written_by):
 
 
 CONSTRAINED = (
-    MinLength(4),
-    MaxLength(3, ratio=2.0),
-    RepetitionPenalty(1.3),
-    NoRepeatNgram(3),
-    SuppressTokens((10,)),
+    MinLength(4), MaxLength(3, ratio=2.0), RepetitionPenalty(1.3), NoRepeatNgram(3), SuppressTokens((10,)),
     ForcedFirstToken(8),
-)
+)  # fmt: skip
 SEARCHES = {"greedy": "free", "beam": "free", "diverse": "all", "cut sample": "all"}
 SOME = pytest.mark.parametrize("strategy", slow_but(("greedy",), SEARCHES))
 
@@ -402,17 +393,11 @@ def test_rows_depend_on_no_other_row_no_order_and_no_padding(written_by, strateg
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Transformer(
-            9, num_layers=1, d_model=32, num_heads=2, d_ff=32, dropout=0.0, normalize_first=True
-        ),
-        lambda: RecurrentSeq2Seq(9, num_layers=1, d_model=32, dropout=0.1),
-        lambda: T5(9, num_layers=1, d_model=32, num_heads=2, key_dim=16, d_ff=32, dropout=0.0),
-    ],
-    ids=["transformer", "recurrent", "t5"],
-)
+@pytest.mark.parametrize("make", [
+    lambda: Transformer(9, num_layers=1, d_model=32, num_heads=2, d_ff=32, dropout=0.0, normalize_first=True),
+    lambda: RecurrentSeq2Seq(9, num_layers=1, d_model=32, dropout=0.1),
+    lambda: T5(9, num_layers=1, d_model=32, num_heads=2, key_dim=16, d_ff=32, dropout=0.0),
+], ids=["transformer", "recurrent", "t5"])  # fmt: skip
 def test_fit_learns_to_copy(make):
     """The loss falls far below chance, 1.2, and `generate` copies, greedily and with a beam."""
     keras.utils.set_random_seed(1)
@@ -461,23 +446,11 @@ def test_wrong_arguments_are_named():
     check_refused(causal, {"pad_id": 29}, {"eos_id": -1}, {"stop_ids": 3}, *decoders)
 
 
-@pytest.mark.parametrize(
-    ("make", "arguments", "message"),
-    [
-        (transformer, {"share_embeddings": True}, "source_vocab_size=13, target_vocab_size=11"),
-        (
-            transformer,
-            {"attention": layers.MultiHeadAttention(3, 2)},
-            "All layers would share one `attention`",
-        ),
-        (transformer, {"feed_forward": layers.FeedForward(3)}, "All layers would share one `feed_forward`"),
-        (
-            transformer,
-            {"positions": layers.RotaryPositions()},
-            r"acts inside.*attention=MultiHeadAttention\(",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("make", "arguments", "message"), [
+    (transformer, {"share_embeddings": True}, "source_vocab_size=13, target_vocab_size=11"),
+    (transformer, {"attention": layers.MultiHeadAttention(3, 2)}, "All layers would share one `attention`"),
+    (transformer, {"feed_forward": layers.FeedForward(3)}, "All layers would share one `feed_forward`"),
+    (transformer, {"positions": layers.RotaryPositions()}, r"acts inside.*attention=MultiHeadAttention\("),
+])  # fmt: skip
 def test_arguments_that_do_not_fit_together_are_refused(make, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        make(**arguments)
+    refuses(message, make, **arguments)

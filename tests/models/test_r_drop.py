@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy, assert_close
+from contracts import as_numpy, assert_close, refuses
 from keras import ops
 
 from keras_transformer.layers import Decoder, Embeddings, PositionalEncoding
@@ -79,8 +79,7 @@ def test_a_saved_model_goes_on_with_it(tmp_path):
 
 
 def test_a_negative_weight_is_refused():
-    with pytest.raises(ValueError, match=r"`r_drop` must be a number at least 0.*r_drop=-1"):
-        model_of(0.1, -1)
+    refuses(r"`r_drop` must be a number at least 0.*r_drop=-1", model_of, 0.1, -1)
 
 
 @keras.saving.register_keras_serializable("tests")

@@ -5,10 +5,7 @@ import numpy as np
 import pytest
 from cases import D_MODEL, PAD, PAIR, SOURCE, TARGET
 from cases import recurrent as small
-from contracts import (
-    as_numpy,
-    assert_close,
-)
+from contracts import as_numpy, assert_close
 from reference import lstm, softmax, under, weights_of
 
 from keras_transformer.decoding import Beam, Greedy

@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 from cases import D_FF, D_MODEL, EOS, HEADS, PAD, PAIR, SOURCE, SOURCE_VOCAB, TARGET, TARGET_VOCAB, writer
 from cases import transformer as small
-from contracts import (
-    as_numpy,
-    assert_close,
-    portable_first,
-    randomized,
-)
+from contracts import as_numpy, assert_close, portable_first, randomized, refuses
 from keras import ops
 from reference import transformer, weights_of
 
@@ -144,11 +139,8 @@ def test_attention_scores_of_every_layer():
 @pytest.mark.slow
 def test_arguments_reach_every_layer():
     arguments = {
-        "attention_dropout": 0.2,
-        "activation_dropout": 0.4,
-        "dropout": 0.3,
-        "layer_norm_epsilon": 1e-3,
-    }
+        "attention_dropout": 0.2, "activation_dropout": 0.4, "dropout": 0.3, "layer_norm_epsilon": 1e-3,
+    }  # fmt: skip
     model = small(**arguments, activation="gelu", kernel_initializer="he_normal", dtype="mixed_bfloat16")
     model = Transformer.from_config(model.get_config())
     assert model.source.drop.rate == model.target.drop.rate == 0.3
@@ -169,8 +161,7 @@ def test_a_pair_may_be_the_inputs():
     logits = np.zeros(expected.shape, "float32")
     loss = model.evaluate((SOURCE, TARGET), logits, verbose=0)
     np.testing.assert_allclose(loss, (as_numpy(expected) ** 2).mean(), rtol=1e-4)
-    with pytest.raises(ValueError, match=r"or the tuple `\(source, target\)`"):
-        model((SOURCE, TARGET, TARGET))
+    refuses(r"or the tuple `\(source, target\)`", model, (SOURCE, TARGET, TARGET))
 
 
 # Writing
@@ -230,12 +221,9 @@ def test_outputs_end_with_the_last_learned_position():
     found = model.generate(SOURCE, Greedy(), jit_compile=False, constraints=never_end)
     assert as_numpy(found.lengths)[:, 0].tolist() == [16, 16, 16]
     assert as_numpy(model.generate(np.full((1, 15), 5, "int32"), Greedy(), 3, False).lengths) <= 3
-    with pytest.raises(ValueError, match=r"16 positions.*max_length=17, room=16"):
-        model.generate(SOURCE, Greedy(), 17)
-    with pytest.raises(ValueError, match="at least 17 and at most 16"):
-        model.generate(SOURCE, Greedy(), constraints=[MinLength(17)])
-    with pytest.raises(ValueError, match=r"target_lengths=\[17\], room=16"):
-        model.score(SOURCE[:1], np.full((1, 17), 7, "int32"))
+    refuses(r"16 positions.*max_length=17, room=16", model.generate, SOURCE, Greedy(), 17)
+    refuses("at least 17 and at most 16", model.generate, SOURCE, Greedy(), constraints=[MinLength(17)])
+    refuses(r"target_lengths=\[17\], room=16", model.score, SOURCE[:1], np.full((1, 17), 7, "int32"))
 
 
 def test_padding_for_xla_stays_within_the_positions_of_the_source():
@@ -390,10 +378,7 @@ def test_sources_beyond_the_positions_are_refused_after_any_call():
     for length in (5, 6):
         model.score(np.full((1, length), 5), target)
     for ask in (lambda ids: model.score(ids, target), lambda ids: model.generate(ids, max_length=2)):
-        with pytest.raises(
-            ValueError, match=r"`source` must be within the model's 10 positions.*source_len=12"
-        ):
-            ask(np.full((1, 12), 5))
+        refuses(r"`source` must be within the model's 10 positions.*source_len=12", ask, np.full((1, 12), 5))
 
 
 @pytest.mark.slow
@@ -407,22 +392,19 @@ def test_ids_of_another_rank_are_refused_in_a_forward_pass(shape):
 
 
 def test_unknown_preset_is_refused():
-    with pytest.raises(ValueError, match=r"\['base', 'big', 'tiny'\]. Received: preset='huge'\."):
-        Transformer.from_preset("huge", 7)
+    refuses(r"\['base', 'big', 'tiny'\]. Received: preset='huge'\.", Transformer.from_preset, "huge", 7)
 
 
 def test_inputs_without_source_and_target_are_refused():
     model = Transformer(11, num_layers=1, d_model=4, num_heads=2, d_ff=8)
     for wrong in (np.ones((1, 2), "int32"), {"source": np.ones((1, 2), "int32")}):
-        with pytest.raises(ValueError, match="`inputs` must be a dict with `source` and `target`"):
-            model(wrong)
+        refuses("`inputs` must be a dict with `source` and `target`", model, wrong)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [[[5, -1]], [[5, 99]], [[5.9, 4.2]]])
 def test_score_refuses_targets_that_are_not_ids(target):
-    with pytest.raises(ValueError, match=r"`target` must hold ids"):
-        small_model().score([[5, 7]], target)
+    refuses(r"`target` must hold ids", small_model().score, [[5, 7]], target)
 
 
 @pytest.mark.parametrize(
@@ -448,18 +430,10 @@ def test_embeddings_with_another_padding_are_refused():
             EncoderDecoder(parts[0], stacks[0], parts[1], stacks[1])
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "message"),
-    [
-        (11, layers.Embeddings(11, 4), "`source` must be a layer that gives"),
-        (layers.Embeddings(11, 4), keras.layers.Embedding(11, 4), "`target` must be `Embeddings`"),
-        (
-            layers.Embeddings(11, 6),
-            layers.Embeddings(11, 4),
-            "must have one `output_dim`.*source=6, target=4",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("source", "target", "message"), [
+    (11, layers.Embeddings(11, 4), "`source` must be a layer that gives"),
+    (layers.Embeddings(11, 4), keras.layers.Embedding(11, 4), "`target` must be `Embeddings`"),
+    (layers.Embeddings(11, 6), layers.Embeddings(11, 4), "must have one `output_dim`.*source=6, target=4"),
+])  # fmt: skip
 def test_embeddings_that_do_not_fit_are_refused(source, target, message):
-    with pytest.raises(ValueError, match=message):
-        EncoderDecoder(source, layers.Encoder(1, 2, 8), target, layers.Decoder(1, 2, 8))
+    refuses(message, EncoderDecoder, source, layers.Encoder(1, 2, 8), target, layers.Decoder(1, 2, 8))

@@ -6,10 +6,7 @@ import pytest
 from cases import CHANNELS, PATCH, PATCHES, SIZE, images
 from cases import KINDS as CLASSES
 from cases import vision as small
-from contracts import (
-    as_numpy,
-    assert_close,
-)
+from contracts import as_numpy, assert_close, refuses
 
 from keras_transformer import layers
 
@@ -96,8 +93,7 @@ def test_grey_images_of_other_sizes():
     model = small(image_size=(4, 20), channels=1)
     x = images(channels=1, size=(4, 20))
     assert model(x).shape == (2, CLASSES)
-    with pytest.raises(ValueError, match=r"shape `\(batch, 4, 20, 1\)`. Received: shape=\(2, 4, 20, 3\)"):
-        model(images(size=(4, 20)))
+    refuses(r"shape `\(batch, 4, 20, 1\)`. Received: shape=\(2, 4, 20, 3\)", model, images(size=(4, 20)))
 
 
 @pytest.mark.slow
@@ -118,8 +114,7 @@ def test_images_of_another_size_are_named(shape):
     ],
 )
 def test_wrong_arguments_are_named(arguments, named):
-    with pytest.raises(ValueError, match=named):
-        small(**arguments)
+    refuses(named, small, **arguments)
 
 
 @pytest.mark.tensorflow
