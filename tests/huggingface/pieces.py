@@ -10,12 +10,8 @@ from families import own_model
 from keras_transformer.huggingface import to_huggingface
 
 TEXTS = [
-    "A man runs in the park.",
-    "두 마리 개가  공원에서 달린다!",
-    " Zwei Hunde: 1,234 mal - (schön)",
-    "é \t naïve\n",
-    "",
-]
+    "A man runs in the park.", "두 마리 개가  공원에서 달린다!", " Zwei Hunde: 1,234 mal - (schön)", "é \t naïve\n", "",
+]  # fmt: skip
 LINES = [*TEXTS[:4], "the dog runs in the park", "the men are in the parks", "개가 달린다 공원에서"] * 9
 BYTES = {
     "model_type": "bpe",

@@ -8,6 +8,7 @@ import tempfile
 
 import numpy as np
 import pytest
+from contracts import refuses
 from families import CONFIGS, GPT2, LLAMA, own_model
 from safetensors.numpy import load_file, save_file
 
@@ -75,16 +76,12 @@ def assert_merged(model, base, changed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("changes", "scales"),
-    [
-        ({}, (2.0, 2.0)),
-        ({"use_rslora": True}, (6 / 3**0.5, 6 / 3**0.5)),
-        ({"alpha_pattern": {"layers.0.mlp.up_proj": 3}}, (2.0, 1.0)),
-        ({"alpha_pattern": {r"^model.*q_proj": 9}}, (3.0, 2.0)),
-    ],
-    ids=["plain", "rslora", "pattern", "expression"],
-)
+@pytest.mark.parametrize(("changes", "scales"), [
+    ({}, (2.0, 2.0)),
+    ({"use_rslora": True}, (6 / 3**0.5, 6 / 3**0.5)),
+    ({"alpha_pattern": {"layers.0.mlp.up_proj": 3}}, (2.0, 1.0)),
+    ({"alpha_pattern": {r"^model.*q_proj": 9}}, (3.0, 2.0)),
+], ids=["plain", "rslora", "pattern", "expression"])  # fmt: skip
 def test_products_are_added_to_the_base_model(changes, scales, tmp_path):
     up = "model.layers.0.mlp.up_proj"
     tensors = {**pair(QUERY, 18, 60), **pair(up, 18, 13)}
@@ -107,8 +104,7 @@ def test_a_rank_of_its_own_and_matrices_of_the_other_order(tmp_path):
 def test_the_base_model_may_be_given_and_is_needed(tmp_path):
     tensors = pair(QUERY, 18, 60)
     folder = written(tmp_path, "llama", tensors, base_model_name_or_path="some/name")
-    with pytest.raises(ValueError, match=r"`base` must be the folder of the adapter's base model.*some/name"):
-        from_huggingface(folder)
+    refuses(r"`base` must be the folder of the adapter's base model.*some/name", from_huggingface, folder)
     added = 2.0 * tensors[f"{QUERY}.lora_B.weight"] @ tensors[f"{QUERY}.lora_A.weight"]
     for base in (tmp_path / "base", str(tmp_path / "base")):
         model = from_huggingface(folder, base=base)
@@ -153,8 +149,7 @@ def test_a_whole_model_with_the_files_of_an_adapter_is_refused(tmp_path):
         (folder / name).write_bytes((tmp_path / "base" / name).read_bytes())
     weights, pickled = folder / "adapter_model.safetensors", folder / "adapter_model.bin"
     for _ in range(2):
-        with pytest.raises(ValueError, match="a whole model or an adapter, not both"):
-            from_huggingface(folder)
+        refuses("a whole model or an adapter, not both", from_huggingface, folder)
         weights.rename(pickled)
         weights, pickled = pickled, weights
     (folder / "model.safetensors").unlink()
@@ -168,8 +163,7 @@ def test_an_error_names_the_file_that_the_user_knows(name, tmp_path):
     """The files are read through links in a temporary folder."""
     folder = written(tmp_path, "llama", pair(QUERY, 18, 60))
     (tmp_path / name).write_bytes(b"{")
-    with pytest.raises(ValueError, match=re.escape(str(tmp_path / name))):
-        from_huggingface(folder)
+    refuses(re.escape(str(tmp_path / name)), from_huggingface, folder)
 
 
 def test_a_link_to_itself_is_refused(tmp_path):
@@ -183,8 +177,7 @@ def test_a_link_to_itself_is_refused(tmp_path):
 def test_a_pickled_adapter_is_refused(tmp_path):
     folder = written(tmp_path, "llama", pair(QUERY, 18, 60))
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
-    with pytest.raises(ValueError, match=r"must hold adapter_model\.safetensors: a \.bin file is not read"):
-        from_huggingface(folder)
+    refuses(r"must hold adapter_model\.safetensors: a \.bin file is not read", from_huggingface, folder)
 
 
 def test_tokenizer_files_come_from_the_base_without_an_own_vocabulary(tmp_path):
@@ -218,25 +211,19 @@ def test_tokenizer_files_come_from_the_base_without_an_own_vocabulary(tmp_path):
 )
 def test_other_adapters_are_refused(changes, message, tmp_path):
     folder = written(tmp_path, "llama", pair(QUERY, 18, 60), **changes)
-    with pytest.raises(ValueError, match=message):
-        from_huggingface(folder)
+    refuses(message, from_huggingface, folder)
 
 
-@pytest.mark.parametrize(
-    ("base", "tensors", "message"),
-    [
-        ("llama", pair(SEVENTH, 18, 60), f"tensor='{SEVENTH}.weight'"),
-        ("llama", {f"{QUERY}.lora_A.weight": np.ones((3, 18))}, "two matrices for each tensor"),
-        ("llama", pair(QUERY, 18, 59), "the adapter of .* has shapes"),
-        ("llama", {f"{UNKNOWN}.weight": np.ones(3)}, f"'{UNKNOWN}.weight' is left over"),
-        ("tied", pair("model.embed_tokens", 18, 31), "must not change a tensor that is tied"),
-    ],
-    ids=["no-layer", "half", "shape", "left-over", "tied"],
-)
+@pytest.mark.parametrize(("base", "tensors", "message"), [
+    ("llama", pair(SEVENTH, 18, 60), f"tensor='{SEVENTH}.weight'"),
+    ("llama", {f"{QUERY}.lora_A.weight": np.ones((3, 18))}, "two matrices for each tensor"),
+    ("llama", pair(QUERY, 18, 59), "the adapter of .* has shapes"),
+    ("llama", {f"{UNKNOWN}.weight": np.ones(3)}, f"'{UNKNOWN}.weight' is left over"),
+    ("tied", pair("model.embed_tokens", 18, 31), "must not change a tensor that is tied"),
+], ids=["no-layer", "half", "shape", "left-over", "tied"])  # fmt: skip
 def test_adapters_that_do_not_fit_are_refused(base, tensors, message, tmp_path):
     folder = written(tmp_path, base, tensors)
-    with pytest.raises(ValueError, match=message):
-        from_huggingface(folder)
+    refuses(message, from_huggingface, folder)
 
 
 @pytest.mark.parametrize("case", ["llama", "bert-masked", "gpt2"])

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from contracts import refuses
 from families import DECODER, GEMMA, LOCAL, difference, randomized
 from pieces import GEMMA as GEMMA_PIECES
 from pieces import sentence_modules, train_pieces
@@ -107,16 +108,13 @@ def test_a_tokenizer_that_ends_no_text_is_refused(tmp_path):
 
 def test_an_embedding_gemma_is_neither_chat_model_nor_written(tmp_path):
     folder_of(tmp_path / "model", **BOTH)
-    with pytest.raises(ValueError, match="does not chat"):
-        convert(tmp_path / "model", tmp_path / "own", chat=True)
+    refuses("does not chat", convert, tmp_path / "model", tmp_path / "own", chat=True)
     message = "`model` of a 'gemma3_text' model must be of one of the classes"
-    with pytest.raises(ValueError, match=message):
-        to_huggingface(made(), tmp_path / "written", family="gemma3_text")
+    refuses(message, to_huggingface, made(), tmp_path / "written", family="gemma3_text")
 
 
 def test_a_causal_gemma_has_no_model_without_scores():
     family = FAMILIES["gemma3_text"]
     assert family.variant({**CONFIG, "use_bidirectional_attention": False}) is family
     assert DECODER["num_hidden_layers"] == len(LOCAL)
-    with pytest.raises(ValueError, match="Gemma3ForCausalLM"):
-        family.check_classes({**CONFIG, "use_bidirectional_attention": None})
+    refuses("Gemma3ForCausalLM", family.check_classes, {**CONFIG, "use_bidirectional_attention": None})

@@ -132,13 +132,8 @@ def without_bytes(characters, **changes):
 
 
 TEXTS = [
-    "a\x04b\x04\x04c",
-    "\x04",
-    "",
-    "x 12  3 4a\x04 b7",
-    "e\x04r \x7f the",
-    "price: 1,234.50 - 2\u00bd \u0664",
-]
+    "a\x04b\x04\x04c", "\x04", "", "x 12  3 4a\x04 b7", "e\x04r \x7f the", "price: 1,234.50 - 2\u00bd \u0664",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("unknown", [False, True])

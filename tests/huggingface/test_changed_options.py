@@ -18,16 +18,9 @@ from keras_transformer.huggingface import FAMILIES
 ONE_LAYER = {"n_layer": 1, "num_hidden_layers": 1, "encoder_layers": 1, "decoder_layers": 1, "num_layers": 1}
 # A model of each kind.
 MODELS = (
-    "gpt2",
-    "gemma2",
-    "smollm3-windows",
-    "olmo2",
-    "marian",
-    "bart",
-    "t5",
-    "bert-masked",
+    "gpt2", "gemma2", "smollm3-windows", "olmo2", "marian", "bart", "t5", "bert-masked",
     "electra-ForSequenceClassification",
-)
+)  # fmt: skip
 MODELS += ("mpnet-Model", "modernbert-biases", "vit-classes", "vit-pooler", "whisper")
 SHARES = 8
 SKIPPED = re.compile("name|dtype|trainable|seed|.*(initializer|regularizer|constraint)")

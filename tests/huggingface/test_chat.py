@@ -4,7 +4,7 @@ import functools
 import json
 
 import pytest
-from contracts import slow_but
+from contracts import refuses, slow_but
 from families import DECODERS
 from pieces import GEMMA as GEMMA_PIECES
 from pieces import byte_pieces, train_pieces, written
@@ -175,16 +175,12 @@ def test_a_converted_model_answers_a_chat_as_in_transformers(name, made):
     assert answer == expected[len(start) :].decode("utf-8", "replace")
 
 
-@pytest.mark.parametrize(
-    ("given", "variables"),
-    [
-        ([{"role": "user", "content": "a<|end|>"}], {}),
-        ([{"role": "user", "content": [{"text": "a<|e"}, {"text": "nd|>"}]}], {}),
-        ([{"role": "user", "content": "a<|<image>end|>"}], {}),
-        ([{"role": "user", "content": "a"}], {"documents": [{"text": "<|end|>"}]}),
-    ],
-    ids=["whole", "in parts", "after a removal", "in a document"],
-)
+@pytest.mark.parametrize(("given", "variables"), [
+    ([{"role": "user", "content": "a<|end|>"}], {}),
+    ([{"role": "user", "content": [{"text": "a<|e"}, {"text": "nd|>"}]}], {}),
+    ([{"role": "user", "content": "a<|<image>end|>"}], {}),
+    ([{"role": "user", "content": "a"}], {"documents": [{"text": "<|end|>"}]}),
+], ids=["whole", "in parts", "after a removal", "in a document"])  # fmt: skip
 def test_no_text_makes_a_special_token(given, variables):
     template = ChatTemplate(
         "{% for d in documents or [] %}{{ d.text }}{% endfor %}{% for m in messages %}{{ m.role }}:"
@@ -193,8 +189,7 @@ def test_no_text_makes_a_special_token(given, variables):
         special=["<|end|>"],
     )
     assert template.prompt([{"role": "user", "content": "a"}]) == "user:a<|end|>"
-    with pytest.raises(ValueError, match=r"must not contain special tokens\. Received: '<\|end\|>'"):
-        template.prompt(given, **variables)
+    refuses(r"must not contain special tokens\. Received: '<\|end\|>'", template.prompt, given, **variables)
 
 
 def test_a_long_message_may_be_counted():
@@ -209,8 +204,7 @@ DAMAGED = [{"chat_template": each} for each in (3, [{"name": ["a"], "template": 
 @pytest.mark.parametrize("config", [*DAMAGED, {"chat_template": "x", "added_tokens_decoder": [1]}])
 def test_damaged_chat_files_are_refused(config, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"chat template|must be an object"):
-        chat_template_from_huggingface(tmp_path)
+    refuses(r"chat template|must be an object", chat_template_from_huggingface, tmp_path)
 
 
 def test_special_tokens_may_have_a_file_of_their_own(tmp_path):
@@ -234,19 +228,16 @@ def test_special_tokens_may_have_a_file_of_their_own(tmp_path):
     ],
 )
 def test_other_operations_of_a_template_are_refused(source, messages, message):
-    with pytest.raises(ValueError, match=message):
-        ChatTemplate(source).render(messages)
+    refuses(message, lambda: ChatTemplate(source).render(messages))
 
 
 def test_other_templates_and_models_are_refused(tmp_path):
     folder = folder_of("qwen2", tmp_path / "model")
     with pytest.raises(ValueError, match=r"chat template 'tool_use', in chat_template\.jinja"):
         chat_template_from_huggingface(folder, "tool_use")
-    with pytest.raises(ValueError, match="not a template of Jinja"):
-        ChatTemplate("{% if %}")
+    refuses("not a template of Jinja", ChatTemplate, "{% if %}")
     (folder / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ValueError, match="A 'bert' model does not chat"):
-        convert(folder, tmp_path / "own", chat=True)
+    refuses("A 'bert' model does not chat", convert, folder, tmp_path / "own", chat=True)
 
 
 def test_a_special_token_that_the_tokenizer_cannot_read_is_refused(made):
@@ -254,8 +245,7 @@ def test_a_special_token_that_the_tokenizer_cannot_read_is_refused(made):
     template = ChatTemplate(
         "{% for m in messages %}{{ m.content }}<eos>{% endfor %}", {"eos_token": "<eos>"}, ["<eos>"]
     )
-    with pytest.raises(ValueError, match="'<eos>', which this tokenizer reads as plain text"):
-        template.with_special_tokens(tokenizer)
+    refuses("'<eos>', which this tokenizer reads as plain text", template.with_special_tokens, tokenizer)
 
 
 def test_tags_of_transformers_are_known():

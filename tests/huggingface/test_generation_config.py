@@ -4,7 +4,7 @@ import json
 import logging
 
 import pytest
-from contracts import slow_but
+from contracts import refuses, slow_but
 from families import CONFIGS, own_texts, padded_on_the_left, rows_of, torch_model
 
 from keras_transformer.decoding import (
@@ -120,8 +120,7 @@ def test_config_json_has_the_search_only_without_a_file_of_its_own(read, tmp_pat
     (tmp_path / "config.json").write_text(json.dumps({"num_beams": 3, "max_length": 9, "num_beam_groups": 3}))
     assert read() == {"strategy": Greedy(), "constraints": [], "max_length": None}
     (tmp_path / "generation_config.json").unlink()
-    with pytest.raises(ValueError, match=r"`num_beam_groups` of config\.json must be 1"):
-        search_options(tmp_path, Model)
+    refuses(r"`num_beam_groups` of config\.json must be 1", search_options, tmp_path, Model)
 
 
 @pytest.mark.parametrize(
@@ -184,5 +183,4 @@ def test_differences_from_transformers_are_warnings(config, named, read, caplog)
     ],
 )
 def test_a_search_that_the_library_lacks_is_refused(config, named, read):
-    with pytest.raises(ValueError, match=named):
-        read(**config)
+    refuses(named, read, **config)

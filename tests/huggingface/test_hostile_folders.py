@@ -114,28 +114,23 @@ def pipe(folder, name):
     os.mkfifo(folder / name)
 
 
-# what is done to the folder of a BERT, part of the message
+def stored_elsewhere(folder, tensors):
+    """Puts tensors in the place of the model's, in a file that an index names."""
+    (folder / "model.safetensors").unlink()
+    save_file(tensors, folder / "model-2.safetensors")
+    put(folder, "model.safetensors.index.json", {"weight_map": dict.fromkeys(tensors, "model-2.safetensors")})
+
+
+# fmt: off
+# What is done to the folder of a BERT, part of the message.
 MODELS = {
-    "config.json is a device": (
-        lambda f: link(f, "config.json", "/dev/zero"),
-        "config.json must be a regular",
-    ),
-    "a type that is a list": (
-        lambda f: change(f, model_type=["bert"]),
-        "`model_type` of .*config.json must be a str",
-    ),
-    "classes that are a number": (
-        lambda f: change(f, architectures=5),
-        "`architectures` of .*must be a list of str",
-    ),
-    "labels that are a number": (
-        lambda f: change(f, id2label=5),
-        "`id2label` of .*config.json must be an object",
-    ),
+    "config.json is a device": (lambda f: link(f, "config.json", "/dev/zero"), "config.json must be a regular"),
+    "a type that is a list": (lambda f: change(f, model_type=["bert"]), "`model_type` of .*config.json must be a str"),
+    "classes that are a number": (lambda f: change(f, architectures=5), "`architectures` of .*must be a list of str"),
+    "labels that are a number": (lambda f: change(f, id2label=5), "`id2label` of .*config.json must be an object"),
     "ids that are texts": (lambda f: change(f, pad_token_id="a"), "`pad_token_id` of .* must be an integer"),
     "weights that are a pipe": (
-        lambda f: pipe(f, "model.safetensors"),
-        "Cannot read .*model.safetensors: it is not a file",
+        lambda f: pipe(f, "model.safetensors"), "Cannot read .*model.safetensors: it is not a file"
     ),
     "an endless key": (lambda f: change(f, **{"k" * 10**6: 1}), "must be a key that the library knows"),
     "a key that clears the terminal": (lambda f: change(f, **{"\x1b[2J\n": 1}), r"\\x1b\[2J\\n"),
@@ -149,30 +144,18 @@ MODELS = {
     ),
     "empty tensors for a tower of layers": (
         lambda f: [
-            save_file({f"a{i}": np.zeros(1, "f4") for i in range(5000)}, f / "model-2.safetensors"),
-            put(
-                f,
-                "model.safetensors.index.json",
-                {"weight_map": {f"a{i}": "model-2.safetensors" for i in range(5000)}},
-            ),
-            (f / "model.safetensors").unlink(),
-            change(f, num_hidden_layers=1001),
+            stored_elsewhere(f, {f"a{i}": np.zeros(1, "f4") for i in range(5000)}), change(f, num_hidden_layers=1001)
         ],
         "`num_hidden_layers` of config.json must be at most 1000",
     ),
     "sizes that multiply": (
         lambda f: [
-            save_file({"a": np.zeros((10**6,), "f4")}, f / "model-2.safetensors"),
-            put(f, "model.safetensors.index.json", {"weight_map": {"a": "model-2.safetensors"}}),
-            (f / "model.safetensors").unlink(),
+            stored_elsewhere(f, {"a": np.zeros(10**6, "f4")}),
             change(f, vocab_size=10**6, hidden_size=999_999, num_attention_heads=3),
         ],
         "must have at most .* numbers, for what is stored",
     ),
-    "a weight that is not a number": (
-        lambda f: fill_norms(f, np.nan),
-        "LayerNorm.bias' in .* must hold no NaN",
-    ),
+    "a weight that is not a number": (lambda f: fill_norms(f, np.nan), "LayerNorm.bias' in .* must hold no NaN"),
     "a weight that is infinite": (lambda f: fill_norms(f, np.inf), "LayerNorm.bias' in .* and no infinity"),
     "an index that leads away": (
         lambda f: [
@@ -182,10 +165,10 @@ MODELS = {
         "`weight_map` must name a file of the folder",
     ),
     "a pickle with a name that writes to the terminal": (
-        lambda f: [(f / "model.safetensors").unlink(), put(f, "\x1b[2J" * 40 + ".bin", "")],
-        r"\.bin file are not read",
+        lambda f: [(f / "model.safetensors").unlink(), put(f, "\x1b[2J" * 40 + ".bin", "")], r"\.bin file are not read"
     ),
 }
+# fmt: on
 VECTORS = {
     "modules of the folder above": ({"path": ".."}, "must hold a list of modules"),
     "modules elsewhere": ({"path": "/etc"}, "must hold a list of modules"),
@@ -223,22 +206,16 @@ TOKENIZERS = [
 ADAPTERS = [
     ({"alpha_pattern": {"([a-z_0-9.]+)+!": 1}}, r"The keys of `alpha_pattern` .*\(\[a-z_0-9\.\]\+\)\+!"),
     ({"rank_pattern": {"(": 1}}, "The keys of `rank_pattern` in adapter_config.json must be names"),
-    (
-        {"rank_pattern": {f"{i}.*a": 1 for i in range(200)}},
-        "`rank_pattern` .* at most 10000 names, 100 of them",
-    ),
+    ({"rank_pattern": {f"{i}.*a": 1 for i in range(200)}}, "`rank_pattern` .* at most 10000 names, 100 of them"),
     ({"rank_pattern": {"|".join(["a.*"] * 200): 1}}, "`rank_pattern` .* at most 10000 names, 100 of them"),
-    (
-        {"rank_pattern": {"|".join(f"a{i}" for i in range(20_000)): 1}},
-        "`rank_pattern` .* at most 10000 names",
-    ),
+    ({"rank_pattern": {"|".join(f"a{i}" for i in range(20_000)): 1}}, "`rank_pattern` .* at most 10000 names"),
     ({"rank_pattern": {"(a|)b": 1}}, "The keys of `rank_pattern` in adapter_config.json must be names"),
     ({"rank_pattern": {"a|": 1}}, "The keys of `rank_pattern` in adapter_config.json must be names"),
     ({"alpha_pattern": [1]}, "`alpha_pattern` of .* must be an object"),
     ({"r": 0}, "`r` of .*adapter_config.json must be an integer from 1"),
     ({"lora_alpha": 10**400}, "`lora_alpha` of .* must be a finite number"),
     ({"task_type": ["SEQ_CLS"]}, "`task_type` of .* must be a str"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -323,16 +300,10 @@ def test_a_hostile_adapter_is_refused(changes, message, adapter):
 
 
 PATTERNS = {
-    r"layers\.[0-9]+\.self_attn\.q_proj": True,
-    r"layers\.\d+\.self_attn": False,
-    r"(q|k)_proj": True,
-    r"(k|v)_proj": False,
-    r".*layers.*q_proj": True,
-    r"^model.*(k|q)_proj$": True,
-    r"^layers.*q_proj": False,
-    r"a|layers\.\d+.*": True,
-    r"ers\.\d+\.self_attn\.q_proj": False,
-}
+    r"layers\.[0-9]+\.self_attn\.q_proj": True, r"layers\.\d+\.self_attn": False, r"(q|k)_proj": True,
+    r"(k|v)_proj": False, r".*layers.*q_proj": True, r"^model.*(k|q)_proj$": True, r"^layers.*q_proj": False,
+    r"a|layers\.\d+.*": True, r"ers\.\d+\.self_attn\.q_proj": False,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

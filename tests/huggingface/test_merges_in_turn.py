@@ -12,13 +12,8 @@ from keras_transformer.huggingface.tokenizers.sentence_piece_json import BLANK, 
 RUNS = [["\n", "\n"], [BLANK, BLANK], ["\n\n", "\n"], ["\n", "\n\n"], ["\t", "\t"], [BLANK * 2, BLANK]]
 RUNS += [[BLANK, BLANK * 2], [BLANK * 2, BLANK * 2], ["\n\n", "\n\n"], [BLANK * 3, BLANK], ["\n", "\n\n\n"]]
 RUNS += [
-    [BLANK, BLANK * 3],
-    ["\n\n\n", "\n"],
-    [BLANK, "a"],
-    ["b", "a"],
-    [BLANK * 2, "a"],
-    [BLANK, f"{BLANK}a"],
-]
+    [BLANK, BLANK * 3], ["\n\n\n", "\n"], [BLANK, "a"], ["b", "a"], [BLANK * 2, "a"], [BLANK, f"{BLANK}a"],
+]  # fmt: skip
 
 
 def gemma_json(folder, merges):

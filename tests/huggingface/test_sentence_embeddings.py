@@ -5,6 +5,7 @@ import logging
 
 import numpy as np
 import pytest
+from contracts import refuses
 from families import BERT, own_model
 from pieces import sentence_modules
 from safetensors.numpy import save_file
@@ -102,8 +103,7 @@ QUERY = {"default_prompt_name": "q", "prompts": {"q": "q: "}}
     ],
 )
 def test_other_folders_are_refused(pooling, modules, config, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        embedder_options(sentence_modules(tmp_path / "new", pooling, modules, **config))
+    refuses(message, embedder_options, sentence_modules(tmp_path / "new", pooling, modules, **config))
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,7 @@ def test_lower_case_is_an_option_of_the_tokenizer_alone(tokenizer, lowers, tmp_p
     if lowers:
         assert embedder_options(folder)["max_source_length"] == 9
         return
-    with pytest.raises(ValueError, match=r"`do_lower_case` of sentence_bert_config\.json must be False"):
-        embedder_options(folder)
+    refuses(r"`do_lower_case` of sentence_bert_config\.json must be False", embedder_options, folder)
 
 
 @pytest.mark.parametrize(
@@ -254,13 +253,11 @@ def test_dense_modules_become_the_pooler(bert, tmp_path):
 )
 def test_other_dense_modules_are_refused(bert, options, message, tmp_path):
     dense_modules(tmp_path / "model", **options)
-    with pytest.raises(ValueError, match=message):
-        with_dense_modules(bert, tmp_path / "model")
+    refuses(message, with_dense_modules, bert, tmp_path / "model")
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "t5", "bart", "vit"])
 def test_modules_of_a_model_that_is_no_encoder_are_refused(model_type, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     sentence_modules(tmp_path, {"pooling_mode": "lasttoken"})
-    with pytest.raises(ValueError, match=f"with modules.json makes vectors .* a '{model_type}' model"):
-        convert(tmp_path, tmp_path / "own")
+    refuses(f"with modules.json makes vectors .* a '{model_type}' model", convert, tmp_path, tmp_path / "own")

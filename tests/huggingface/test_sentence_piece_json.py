@@ -90,30 +90,26 @@ def with_a_damaged_map(parts):
     parts["normalizer"].update(precompiled_charsmap="AAA")
 
 
-@pytest.mark.parametrize(
-    ("family", "change", "message"),
-    [
-        ("llama", lambda parts: parts["model"].update(byte_fallback=False), "byte_fallback=False"),
-        ("xlm-roberta", with_a_first_blank_after_splitting, "`prepend_scheme` must be"),
-        ("llama", without_a_merge, "merges must be those"),
-        ("llama", with_merges_out_of_order, "merges must be those"),
-        ("llama", lambda parts: parts["model"].update(ignore_merges=True), "ignore_merges=True"),
-        ("llama", lambda parts: parts["model"].update(type="WordLevel"), "WordLevel"),
-        ("llama", lambda parts: parts["model"]["vocab"].update(new=10**12), "ids of its 401 pieces"),
-        ("llama", lambda parts: parts.pop("model"), "KeyError"),
-        ("llama", lambda parts: parts.update(normalizer={"type": "Lowercase"}), "no such part.*Lowercase"),
-        ("llama", lambda parts: parts.update(pre_tokenizer=None), "no part of this file does"),
-        ("llama", with_blanks_split_alone, "no part of this file does"),
-        ("llama", with_a_piece_over_a_blank, "so no piece has one inside. Received: 'b\u2581'"),
-        ("llama", lambda parts: parts["model"].update(byte_fallback=False, fuse_unk=False), "fuse_unk=False"),
-        ("xlm-roberta", lambda parts: parts.update(normalizer=None), "only where `precompiled_charsmap`"),
-        ("xlm-roberta", lambda parts: parts["model"].update(unk_id=10**6), "IndexError"),
-        ("xlm-roberta", with_a_damaged_map, "compiled|padd"),
-        ("xlm-roberta", lambda parts: parts.update(pre_tokenizer={"type": "Punctuation"}), "no part of this"),
-        ("xlm-roberta", lambda parts: parts["model"].update(vocab=[["a", "b"]]), "must hold a tokenizer"),
-    ],
-    ids=range(18),
-)
+@pytest.mark.parametrize(("family", "change", "message"), [
+    ("llama", lambda parts: parts["model"].update(byte_fallback=False), "byte_fallback=False"),
+    ("xlm-roberta", with_a_first_blank_after_splitting, "`prepend_scheme` must be"),
+    ("llama", without_a_merge, "merges must be those"),
+    ("llama", with_merges_out_of_order, "merges must be those"),
+    ("llama", lambda parts: parts["model"].update(ignore_merges=True), "ignore_merges=True"),
+    ("llama", lambda parts: parts["model"].update(type="WordLevel"), "WordLevel"),
+    ("llama", lambda parts: parts["model"]["vocab"].update(new=10**12), "ids of its 401 pieces"),
+    ("llama", lambda parts: parts.pop("model"), "KeyError"),
+    ("llama", lambda parts: parts.update(normalizer={"type": "Lowercase"}), "no such part.*Lowercase"),
+    ("llama", lambda parts: parts.update(pre_tokenizer=None), "no part of this file does"),
+    ("llama", with_blanks_split_alone, "no part of this file does"),
+    ("llama", with_a_piece_over_a_blank, "so no piece has one inside. Received: 'b\u2581'"),
+    ("llama", lambda parts: parts["model"].update(byte_fallback=False, fuse_unk=False), "fuse_unk=False"),
+    ("xlm-roberta", lambda parts: parts.update(normalizer=None), "only where `precompiled_charsmap`"),
+    ("xlm-roberta", lambda parts: parts["model"].update(unk_id=10**6), "IndexError"),
+    ("xlm-roberta", with_a_damaged_map, "compiled|padd"),
+    ("xlm-roberta", lambda parts: parts.update(pre_tokenizer={"type": "Punctuation"}), "no part of this"),
+    ("xlm-roberta", lambda parts: parts["model"].update(vocab=[["a", "b"]]), "must hold a tokenizer"),
+], ids=range(18))  # fmt: skip
 def test_other_files_are_refused(family, change, message, tmp_path):
     saved(family, tmp_path)
     path = tmp_path / "saved" / "tokenizer.json"

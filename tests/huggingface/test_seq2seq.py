@@ -100,17 +100,13 @@ def test_positions_that_are_stored_must_be_those_computed(copied):
     assert_same_weights(from_huggingface(folder), model)
 
 
-@pytest.mark.parametrize(
-    ("stored", "expected"),
-    [
-        (table(interleaved=True), "differs from what is computed in its place"),
-        (table() + 0.01, "differs from what is computed in its place"),
-        (table(d_model=16), "has shape (64, 16), not (64, 18)"),
-        (table()[0], "has shape (18,), not (18, 18)"),
-        (table().astype("int8"), "is I8, no float"),
-    ],
-    ids=["order", "values", "width", "rank", "integers"],
-)
+@pytest.mark.parametrize(("stored", "expected"), [
+    (table(interleaved=True), "differs from what is computed in its place"),
+    (table() + 0.01, "differs from what is computed in its place"),
+    (table(d_model=16), "has shape (64, 16), not (64, 18)"),
+    (table()[0], "has shape (18,), not (18, 18)"),
+    (table().astype("int8"), "is I8, no float"),
+], ids=["order", "values", "width", "rank", "integers"])  # fmt: skip
 def test_other_positions_are_refused(copied, stored, expected):
     model, folder = copied("marian")
     stored = stored if stored.dtype == "int8" else stored.astype("float32")

@@ -16,11 +16,7 @@ from keras_transformer.serving.entities import AGGREGATIONS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "anna", "##s", "lives", "in", "par", "##is", ".", "a"]
 TEXTS = ["Anna lives in Paris.", "", "a zebra lives", "Annas " * 20]
-WORDS = [
-    "  Ánnas\tAnna. Lives in PARIS",
-    "annas in parisis, a anna",
-    "A anna parisss lives in .",
-]
+WORDS = ["  Ánnas\tAnna. Lives in PARIS", "annas in parisis, a anna", "A anna parisss lives in ."]
 TAGS = {"id2label": {"0": "O", "1": "PER", "2": "LOC"}}
 TOPICS = {"id2label": {"0": "news", "1": "sports", "2": "art"}, "problem_type": "multi_label_classification"}
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import sentencepiece
+from contracts import refuses
 
 from keras_transformer.huggingface import FAMILIES, to_huggingface, tokenizers_from_huggingface
 from keras_transformer.text import (
@@ -120,8 +121,7 @@ def test_a_vocabulary_with_other_ids_is_refused(marian, ids, tmp_path):
     for name in ("source.spm", "target.spm", "config.json"):
         (tmp_path / name).write_bytes((marian / name).read_bytes())
     (tmp_path / "vocab.json").write_text(json.dumps(ids))
-    with pytest.raises(ValueError, match=r"from 0 to|'<unk>' must be one of them"):
-        tokenizers_from_huggingface(tmp_path)
+    refuses(r"from 0 to|'<unk>' must be one of them", tokenizers_from_huggingface, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -296,12 +296,10 @@ def test_tokenizers_without_a_form_there_are_refused(t5, llama, sentences, tmp_p
         ("llama", own, {"eos_token_id": 3}, "ids="),
     ]:
         model = model_of(family, (given,), **config)
-        with pytest.raises(ValueError, match=named):
-            to_huggingface(model, tmp_path / "new", tokenizers=(given,))
+        refuses(named, to_huggingface, model, tmp_path / "new", tokenizers=(given,))
         assert not list(tmp_path.iterdir())
     model = model_of("llama", (of_llama,))
-    with pytest.raises(ValueError, match="must be 1 at most"):
-        to_huggingface(model, tmp_path / "new", tokenizers=(of_llama, own))
+    refuses("must be 1 at most", to_huggingface, model, tmp_path / "new", tokenizers=(of_llama, own))
     gpt2 = model_of("gpt2", (own,), bos_token_id=3, eos_token_id=3)
     with pytest.raises(ValueError, match="`tokenizer` of a 'gpt2' model must be a `BytePairTokenizer`"):
         to_huggingface(gpt2, tmp_path / "new", tokenizers=(own,))

@@ -194,19 +194,15 @@ def test_another_problem_than_the_labels_fit_is_refused(problem, labels):
 NORM = "transformer.ln_f.weight"
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (lambda array: {}, f"{NORM!r} is missing"),
-        (lambda array: {NORM: array, "what.bias": array}, "'what.bias' is left over"),
-        (lambda array: {NORM: array, "h.0.attn.bias_k": array}, "'h.0.attn.bias_k' is left over"),
-        (lambda array: {NORM: array[:7]}, f"{NORM!r} has shape (7,), not (15,)"),
-        (lambda array: {NORM: array[None]}, f"{NORM!r} has shape (1, 15), not (15,)"),
-        (lambda array: {NORM: array.astype("int8")}, f"{NORM!r} is I8, no float"),
-        (lambda array: {NORM: array, "ln_f.weight": array}, "'ln_f.weight' is left over"),
-    ],
-    ids=["missing", "left-over", "no-buffer", "shape", "rank", "integers", "twice"],
-)
+@pytest.mark.parametrize(("change", "expected"), [
+    (lambda array: {}, f"{NORM!r} is missing"),
+    (lambda array: {NORM: array, "what.bias": array}, "'what.bias' is left over"),
+    (lambda array: {NORM: array, "h.0.attn.bias_k": array}, "'h.0.attn.bias_k' is left over"),
+    (lambda array: {NORM: array[:7]}, f"{NORM!r} has shape (7,), not (15,)"),
+    (lambda array: {NORM: array[None]}, f"{NORM!r} has shape (1, 15), not (15,)"),
+    (lambda array: {NORM: array.astype("int8")}, f"{NORM!r} is I8, no float"),
+    (lambda array: {NORM: array, "ln_f.weight": array}, "'ln_f.weight' is left over"),
+], ids=["missing", "left-over", "no-buffer", "shape", "rank", "integers", "twice"])  # fmt: skip
 def test_tensor_that_does_not_fit_is_named(folder, change, expected):
     change_tensors(folder, lambda tensors: {**change(tensors.pop(NORM)), **tensors})
     assert refused(folder).endswith(f"Received: {expected}.")
@@ -247,35 +243,27 @@ def damage(path):
     path.write_bytes(path.read_bytes()[:-4])
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (lambda f: (f / WEIGHTS).unlink(), f"`folder` must hold {WEIGHTS} or {INDEX}"),
-        (lambda f: damage(f / WEIGHTS), f"{WEIGHTS}: Error while deserializing header"),
-        (lambda f: (f / "config.json").unlink(), "Cannot read"),
-        (lambda f: (f / "config.json").write_text("{}"), "model_type=None"),
-    ],
-    ids=["none", "damaged", "no-config", "no-type"],
-)
+@pytest.mark.parametrize(("change", "expected"), [
+    (lambda f: (f / WEIGHTS).unlink(), f"`folder` must hold {WEIGHTS} or {INDEX}"),
+    (lambda f: damage(f / WEIGHTS), f"{WEIGHTS}: Error while deserializing header"),
+    (lambda f: (f / "config.json").unlink(), "Cannot read"),
+    (lambda f: (f / "config.json").write_text("{}"), "model_type=None"),
+], ids=["none", "damaged", "no-config", "no-type"])  # fmt: skip
 def test_folder_without_a_checkpoint_is_refused(folder, change, expected):
     change(folder)
     assert expected in refused(folder)
 
 
-@pytest.mark.parametrize(
-    ("places", "expected"),
-    [
-        ({"a": "../model-1.safetensors"}, "Received: '../model-1.safetensors' in"),
-        ({"a": "/etc/passwd"}, "Received: '/etc/passwd' in"),
-        ({"a": 3, "b": "one.safetensors"}, "Received: 3 in"),
-        ({"a": ["one.safetensors"]}, "Received: ['one.safetensors'] in"),
-        ({}, "Received: None in"),
-        (None, "Received: None in"),
-        ({"a": "model-2.safetensors"}, "Cannot read"),
-        ({"a": "one.safetensors", "b": "two.safetensors"}, "is stored twice, in"),
-    ],
-    ids=["above", "absolute", "number", "list", "empty", "none", "missing", "twice"],
-)
+@pytest.mark.parametrize(("places", "expected"), [
+    ({"a": "../model-1.safetensors"}, "Received: '../model-1.safetensors' in"),
+    ({"a": "/etc/passwd"}, "Received: '/etc/passwd' in"),
+    ({"a": 3, "b": "one.safetensors"}, "Received: 3 in"),
+    ({"a": ["one.safetensors"]}, "Received: ['one.safetensors'] in"),
+    ({}, "Received: None in"),
+    (None, "Received: None in"),
+    ({"a": "model-2.safetensors"}, "Cannot read"),
+    ({"a": "one.safetensors", "b": "two.safetensors"}, "is stored twice, in"),
+], ids=["above", "absolute", "number", "list", "empty", "none", "missing", "twice"])  # fmt: skip
 def test_index_of_wrong_files_is_refused(folder, places, expected):
     shutil.copy(folder / WEIGHTS, folder / "one.safetensors")
     (folder / WEIGHTS).rename(folder / "two.safetensors")

@@ -162,7 +162,7 @@ FAMILY_OF = {
     marian_like: "marian",
     stacks_like: "marian",
     t5_like: "t5",
-}
+}  # fmt: skip
 FAMILY_OF |= {bert_like: "bert", vit_like: "vit"}
 
 
