@@ -21,13 +21,10 @@ PATIENCE = 600  # seconds: on a machine that does other work, a first request to
 # BatchingParameters of TensorFlow Serving (servables/tensorflow/session_bundle_config.proto). The package
 # tensorflow-serving-api does not hold it.
 WRAPPERS = {
-    "max_batch_size": "Int64Value",
-    "batch_timeout_micros": "Int64Value",
-    "max_enqueued_batches": "Int64Value",
-    "num_batch_threads": "Int64Value",
-    "enable_large_batch_splitting": "BoolValue",
+    "max_batch_size": "Int64Value", "batch_timeout_micros": "Int64Value", "max_enqueued_batches": "Int64Value",
+    "num_batch_threads": "Int64Value", "enable_large_batch_splitting": "BoolValue",
     "max_execution_batch_size": "Int64Value",
-}
+}  # fmt: skip
 
 
 def _batching_parameters():
@@ -40,12 +37,9 @@ def _batching_parameters():
     field = descriptor_pb2.FieldDescriptorProto
     for number, (name, kind) in enumerate(WRAPPERS.items(), 1):
         message.field.add(
-            name=name,
-            number=number,
-            type=field.TYPE_MESSAGE,
-            type_name=f".google.protobuf.{kind}",
+            name=name, number=number, type=field.TYPE_MESSAGE, type_name=f".google.protobuf.{kind}",
             label=field.LABEL_OPTIONAL,
-        )
+        )  # fmt: skip
     message.field.add(
         name="allowed_batch_sizes", number=20, type=field.TYPE_INT64, label=field.LABEL_REPEATED
     )
@@ -67,14 +61,8 @@ def build(folder):
     program = pathlib.Path(folder) / "batching_server"
     package = pathlib.Path(tf.__file__).parent
     command = [
-        COMPILER,
-        "-w",
-        "-DNDEBUG",
-        *tf.sysconfig.get_compile_flags(),
-        str(PROGRAM),
-        "-o",
-        str(program),
-    ]
+        COMPILER, "-w", "-DNDEBUG", *tf.sysconfig.get_compile_flags(), str(PROGRAM), "-o", str(program),
+    ]  # fmt: skip
     command += [*tf.sysconfig.get_link_flags(), "-l:libtensorflow_cc.so.2", f"-Wl,-rpath,{package}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -1,5 +1,6 @@
-"""What stands in for a translator, and files that it translates."""
+"""What stands in for a translator, files that it translates, and folders that are changed."""
 
+import json
 import types
 
 import keras
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.data import split_lines
+from keras_transformer.execution import native
 from keras_transformer.serving import Translator, translate_file
 
 
@@ -73,3 +75,17 @@ def resume(source, output, mirror=None, **options):
     options = {"batch_size": 3, "window": 3, "say": quiet, **options}
     translate_file(mirror or Mirror(), source, output, **options)
     return output
+
+
+def change_description(folder, changes=None, **arguments):
+    """Changes keys of translator.json, and arguments of the translator in it."""
+    path = folder / Translator.DESCRIPTION
+    description = json.loads(path.read_text())
+    description["arguments"] |= arguments
+    path.write_text(json.dumps({**description, **(changes or {})}))
+
+
+def call(function, **inputs):
+    """Returns what a function of a signature answers, a dict of arrays."""
+    with native.optimized_quickly(passes=0):  # to optimize a function takes longer than to run it
+        return {name: value.numpy() for name, value in function(**inputs).items()}

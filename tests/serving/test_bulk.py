@@ -6,6 +6,7 @@ import signal
 import warnings
 
 import pytest
+from contracts import refuses
 from mirrors import Mirror, begun, mirrored, names, quiet, resume
 
 from keras_transformer.data import LONGEST_LINE, split_lines
@@ -133,10 +134,8 @@ def test_a_source_that_changes_meanwhile_is_noticed(source, tmp_path):
 def test_sizes_must_be_positive(source, tmp_path):
     for options in ({"batch_size": 0}, {"window": 0}, {"window": 2.5}):
         ((name, value),) = options.items()
-        with pytest.raises(ValueError, match=f"{name}={value}"):
-            resume(source, tmp_path / "output", **options)
-        with pytest.raises(ValueError, match=f"{name}={value}"):
-            translate_lines(Mirror(), [], **options)
+        refuses(f"{name}={value}", resume, source, tmp_path / "output", **options)
+        refuses(f"{name}={value}", translate_lines, Mirror(), [], **options)
 
 
 def test_a_source_that_cannot_be_read_leaves_nothing(tmp_path):
@@ -145,8 +144,7 @@ def test_a_source_that_cannot_be_read_leaves_nothing(tmp_path):
         ("nowhere", "`source` must be a file.*nowhere"),
         ("broken.gz", "Cannot read .*broken"),
     ):
-        with pytest.raises(ValueError, match=named):
-            resume(tmp_path / name, tmp_path / "output")
+        refuses(named, resume, tmp_path / name, tmp_path / "output")
     assert names(tmp_path) == ["broken.gz"]
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from alone import run_alone
+from contracts import refuses
 
 from keras_transformer.decoding import Beam
 from keras_transformer.explain import explain_text
@@ -71,8 +72,7 @@ def test_export_needs_tensorflow_alone(precision, joined, tmp_path):
     ],
 )
 def test_translators_that_do_not_fit_are_refused(translators, message):
-    with pytest.raises(ValueError, match=message):
-        Translator.ensemble(translators())
+    refuses(message, Translator.ensemble, translators())
 
 
 def test_fewer_positions_lower_the_limit_of_the_source():
@@ -82,17 +82,13 @@ def test_fewer_positions_lower_the_limit_of_the_source():
 
 
 def test_only_one_model_gets_another_vocabulary(joined):
-    with pytest.raises(ValueError, match="must have one model, not an `Ensemble`"):
-        change_vocabulary(joined, ByteTokenizer())
+    refuses("must have one model, not an `Ensemble`", change_vocabulary, joined, ByteTokenizer())
 
 
 def test_other_tokenizers_are_refused(translator):
-    with pytest.raises(ValueError, match=r"Train translator 2 .* first=\d+, translator_2=260"):
-        Translator.ensemble([translator, small(1)])
+    refuses(r"Train translator 2 .* first=\d+, translator_2=260", Translator.ensemble, [translator, small(1)])
 
 
 def test_pages_and_explanations_need_one_model(joined):
-    with pytest.raises(ValueError, match=r"encoder-decoder.*Ensemble"):
-        attention(joined, "a dog")
-    with pytest.raises(ValueError, match="`Translator` with an `EncoderDecoder`"):
-        explain_text(joined, "a dog")
+    refuses(r"encoder-decoder.*Ensemble", attention, joined, "a dog")
+    refuses("`Translator` with an `EncoderDecoder`", explain_text, joined, "a dog")

@@ -76,12 +76,9 @@ def test_entities_end_where_the_letters_of_bioes_say():
     best = [1, 2, 4, 3, 3, 5, 0]
     places = np.arange(len(best), dtype="int32")
     columns = entities_of(
-        tf.one_hot(best, len(labels)),
-        tf.zeros_like(places),
-        *map(tf.constant, (places, places + 1, places >= 0)),
-        labels,
-        "simple",
-    )
+        tf.one_hot(best, len(labels)), tf.zeros_like(places),
+        *map(tf.constant, (places, places + 1, places >= 0)), labels, "simple",
+    )  # fmt: skip
     kinds, starts, ends = (columns[i].numpy().tolist() for i in (1, 3, 4))
     assert kinds == [b"A", b"A", b"A", b"A", b"T-shirt"]
     assert (starts, ends) == ([0, 2, 3, 4, 5], [2, 3, 4, 5, 6])

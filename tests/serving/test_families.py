@@ -20,13 +20,9 @@ def pieces_of(sentences, **ids):
     """A SentencePiece model with special ids of its own."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences),
-        model_writer=model,
-        vocab_size=200,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **ids,
-    )
+        sentence_iterator=iter(sentences), model_writer=model, vocab_size=200, hard_vocab_limit=False,
+        minloglevel=2, **ids,
+    )  # fmt: skip
     return model.getvalue()
 
 
@@ -35,16 +31,9 @@ def t5(sentences):
     vocabulary = [*own.pieces(range(own.vocab_size)), "<extra_id_1>", "<extra_id_0>"]
     tokenizer = SentencePieceTokenizer(own.model, vocabulary)
     model = T5(
-        tokenizer.vocab_size + 7,
-        num_layers=1,
-        d_model=12,
-        num_heads=2,
-        key_dim=5,
-        d_ff=16,
-        activation="gelu_tanh",
-        gated=True,
-        tie_embeddings=False,
-    )
+        tokenizer.vocab_size + 7, num_layers=1, d_model=12, num_heads=2, key_dim=5, d_ff=16,
+        activation="gelu_tanh", gated=True, tie_embeddings=False,
+    )  # fmt: skip
     return Translator(model, tokenizer, strategy=Beam(3), max_length=9)
 
 
@@ -57,19 +46,10 @@ def marian(sentences):
     vocabulary = ["</s>", "<unk>", ">>de<<", *names, "<pad>"]
     pad_id = len(vocabulary) - 1
     model = Transformer(
-        len(vocabulary),
-        num_layers=2,
-        num_decoder_layers=1,
-        d_model=12,
-        num_heads=2,
-        d_ff=16,
-        positions=PositionalEncoding(interleaved=False),
-        embedding_scale=1.0,
-        output_bias=True,
-        pad_id=pad_id,
-        bos_id=pad_id,
-        eos_id=0,
-    )
+        len(vocabulary), num_layers=2, num_decoder_layers=1, d_model=12, num_heads=2, d_ff=16,
+        positions=PositionalEncoding(interleaved=False), embedding_scale=1.0, output_bias=True, pad_id=pad_id,
+        bos_id=pad_id, eos_id=0,
+    )  # fmt: skip
     tokenizers = (SentencePieceTokenizer(model, vocabulary) for model in (source, target))
     # Drawn, as weights that were not trained say the same of each source; of one seed, the same draws.
     constraints = [ExcludeTokens([pad_id])]
@@ -87,12 +67,8 @@ def translator(request, sentences):
 
 
 TEXTS = [
-    "Die Kinder spielen im Garten.",
-    ">>de<< Zwei Hunde rennen.",
-    "",
-    "an <extra_id_0> of 🎉",
-    "Garten " * 30,
-]
+    "Die Kinder spielen im Garten.", ">>de<< Zwei Hunde rennen.", "", "an <extra_id_0> of 🎉", "Garten " * 30,
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -109,12 +85,9 @@ def test_a_text_is_translated_as_its_ids_are(translator, translations):
     ids = [[*row, model.eos_id] for row in translator.source_tokenizer.tokenize(texts).to_list()]
     longest = max(map(len, ids))
     found = model.generate(
-        [[*row, *[model.pad_id] * (longest - len(row))] for row in ids],
-        translator.strategy,
-        translator.max_length,
-        jit_compile=False,
-        constraints=translator.constraints,
-    )
+        [[*row, *[model.pad_id] * (longest - len(row))] for row in ids], translator.strategy,
+        translator.max_length, jit_compile=False, constraints=translator.constraints,
+    )  # fmt: skip
     read = translator.target_tokenizer.detokenize(found.tokens[:, 0]).numpy()
     assert [text.decode() for text in read] == [each for each in translations if each]
 

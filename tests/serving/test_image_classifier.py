@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from alone import answers
-from contracts import randomized
+from contracts import randomized, refuses
 
 from keras_transformer.layers import Encoder, ImagePreprocessing
 from keras_transformer.models import VisionTransformer
@@ -59,14 +59,12 @@ def test_saved_and_exported_answers_are_the_same(classifier, images, tmp_path):
 
 
 def test_wrong_labels_images_and_compilation_are_refused(classifier, images, tmp_path):
-    with pytest.raises(ValueError, match=r"num_classes=3, labels=\['a', 'b'\]"):
-        ImageClassifier(classifier.model, ["a", "b"])
+    refuses(r"num_classes=3, labels=\['a', 'b'\]", ImageClassifier, classifier.model, ["a", "b"])
     with pytest.raises(
         ValueError, match=r"\(batch, 6, 4, 1\)`. Received: dtype=float32, shape=\(7, 5, 4, 1\)"
     ):
         classifier.classify(images[:, 1:])
-    with pytest.raises(ValueError, match=r"no ImageClassifier. Received: xla=True"):
-        classifier.export(tmp_path / "model", xla=True)
+    refuses(r"no ImageClassifier. Received: xla=True", classifier.export, tmp_path / "model", xla=True)
 
 
 def test_files_are_decoded_and_a_bad_one_harms_no_neighbour(classifier):
@@ -82,10 +80,8 @@ def test_files_are_decoded_and_a_bad_one_harms_no_neighbour(classifier):
     assert [found[i][0] for i in right] == [label for label, _ in expected]
     np.testing.assert_allclose([found[i][1] for i in right], [p for _, p in expected], atol=1e-5)
     assert found[1:7] == [("", 0.0)] * 6
-    with pytest.raises(ValueError, match="needs a `preprocessing`"):
-        classifier.classify_encoded(files)
-    with pytest.raises(ValueError, match="must be a list of bytes"):
-        whole.classify_encoded(jpeg)
+    refuses("needs a `preprocessing`", classifier.classify_encoded, files)
+    refuses("must be a list of bytes", whole.classify_encoded, jpeg)
 
 
 @pytest.mark.slow
@@ -111,8 +107,7 @@ def test_images_as_they_are_are_prepared_in_the_graph(classifier, tmp_path):
     found = whole.classify(shades)
     assert [label for label, _ in found] == [label for label, _ in expected]
     np.testing.assert_allclose([p for _, p in found], [p for _, p in expected], atol=1e-5)
-    with pytest.raises(ValueError, match=r"must be uint8 of shape `\(batch, None, None, 1\)`"):
-        whole.classify(shades / 255)
+    refuses(r"must be uint8 of shape `\(batch, None, None, 1\)`", whole.classify, shades / 255)
     whole.save(tmp_path / "saved")
     export = load(tmp_path / "saved").export(tmp_path / "model", batch_sizes=[2], check=False)
     answered = answers(export, tmp_path, image=shades.tolist())

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from alone import answers
+from mirrors import call
 
 from keras_transformer.decoding import Greedy, MinLength, PresencePenalty, RepetitionPenalty, Sample
-from keras_transformer.execution import native
 from keras_transformer.request_options import OPTIONS, columns
 
 # Rows that differ in one option or in all of them; the last asks for nothing.
@@ -31,11 +31,6 @@ ROWS = [
 def inputs_of(rows, text):
     chosen = {name: [row.get(name, OPTIONS[name].neutral) for row in rows] for name in OPTIONS}
     return {"text": [text] * len(rows), **columns(len(rows), **chosen)}
-
-
-def call(function, **inputs):
-    with native.optimized_quickly(passes=0):  # to optimize a function takes longer than to run it
-        return {name: value.numpy() for name, value in function(**inputs).items()}
 
 
 @pytest.fixture(scope="module")
@@ -103,17 +98,9 @@ def test_logprobs_are_those_of_the_tokens_of_the_answer(mixed):
 
 
 WRONG = {
-    "prefix": "word " * 300,
-    "max_length": 10_000,
-    "min_length": 10_000,
-    "temperature": float("nan"),
-    "top_p": 0.0,
-    "top_k": 10**6,
-    "min_p": 1.5,
-    "repetition_penalty": 0.0,
-    "presence_penalty": float("nan"),
-    "stop": ("a",) * 5,
-}
+    "prefix": "word " * 300, "max_length": 10_000, "min_length": 10_000, "temperature": float("nan"), "top_p": 0.0,
+    "top_k": 10**6, "min_p": 1.5, "repetition_penalty": 0.0, "presence_penalty": float("nan"), "stop": ("a",) * 5,
+}  # fmt: skip
 
 
 def test_unusable_option_empties_its_row_alone(function, mixed, text):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from contracts import refuses
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
@@ -46,15 +47,9 @@ def model_of(folder):
 
 
 FILES = [
-    *(
-        "models.config",
-        "batching.config",
-        "monitoring.config",
-        "docker-compose.yml",
-        "docker-compose.gpu.yml",
-    ),
+    *("models.config", "batching.config", "monitoring.config", "docker-compose.yml", "docker-compose.gpu.yml"),
     *("kubernetes.yml", "prometheus.yml", "alerts.yml", "dashboard.json"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -101,8 +96,7 @@ def test_stable_moves_only_to_a_version_that_runs(base):
     assert served(stable=1) == [1, 2]
     assert served(stable=2) == [1, 2]
     assert served(stable=2) == [2]  # ... until the same is said once more
-    with pytest.raises(ValueError, match=r"`stable` must move to .* runs, \[2\]"):
-        write_server_files(base, stable=1)
+    refuses(r"`stable` must move to .* runs, \[2\]", write_server_files, base, stable=1)
     (base / "models.config").unlink()
     assert served(stable=1) == [1]
 
@@ -126,8 +120,7 @@ def service_of(folder):
     ],
 )
 def test_refused_arguments_write_nothing(base, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        write_server_files(base, **arguments)
+    refuses(message, write_server_files, base, **arguments)
     assert sorted(path.name for path in base.iterdir() if path.name != LOCK) == ["1", "11", "2"]
 
 
@@ -219,17 +212,12 @@ def test_prometheus_takes_its_files_and_alerts_fire(base):
     latency = ':tensorflow:serving:request_latency_bucket{job="en-de", le='
     queue = ':tensorflow:serving:batching_session:queuing_latency_bucket{job="en-de", le='
     series = {
-        'up{job="en-de"}': "1x20 0x20",
-        f'{requests}"OK"}}': "0+60x40",
-        f'{requests}"INTERNAL"}}': "0+2x40",
-        f'{latency}"1000000"}}': "0+10x40",
-        f'{latency}"9000000"}}': "0+60x40",
-        f'{latency}"+Inf"}}': "0+60x40",
-        f'{queue}"1000"}}': "0+10x40",
-        f'{queue}"900000"}}': "0+60x40",
+        'up{job="en-de"}': "1x20 0x20", f'{requests}"OK"}}': "0+60x40", f'{requests}"INTERNAL"}}': "0+2x40",
+        f'{latency}"1000000"}}': "0+10x40", f'{latency}"9000000"}}': "0+60x40",
+        f'{latency}"+Inf"}}': "0+60x40", f'{queue}"1000"}}': "0+10x40", f'{queue}"900000"}}': "0+60x40",
         f'{queue}"+Inf"}}': "0+60x40",
         ':tensorflow:cc:saved_model:load_attempt_count{job="en-de", status="fail"}': "_x30 1x10",
-    }
+    }  # fmt: skip
     (group,) = json.loads((base / "alerts.yml").read_text())["groups"]
     fired = [
         {
@@ -345,17 +333,14 @@ def test_labels_names_and_settings_of_several_models_that_do_not_fit_are_refused
         ({"canary": {"other": 1}}, r"`canary` must be a dict .* Received: canary={'other': 1}"),
         ({"stable": {"de_en": 3}}, r"one of the versions \[1, 2\]\. Received: stable=3, in .*de_en"),
     ):
-        with pytest.raises(ValueError, match=message):
-            write_server_files(several, **arguments)
+        refuses(message, write_server_files, several, **arguments)
     assert not (several / "models.config").exists()
     shutil.copytree(several / "de_en", several / "de en")
-    with pytest.raises(ValueError, match=r"`folder` must hold models whose names hold .*name='de en'"):
-        write_server_files(several, "pair")
+    refuses(r"`folder` must hold models whose names hold .*name='de en'", write_server_files, several, "pair")
     shutil.rmtree(several / "de en")
     described = several / "de_en" / "2" / "assets.extra" / "export.json"
     described.write_text(json.dumps({"batch_sizes": [1, 4], "xla": False}))
-    with pytest.raises(ValueError, match=r"same batch_sizes\. .* de_en version 2: \[1, 4\], en_de version 2"):
-        write_server_files(several)
+    refuses(r"same batch_sizes\. .* de_en version 2: \[1, 4\], en_de version 2", write_server_files, several)
 
 
 def test_changed_files_stay(base):
@@ -417,8 +402,7 @@ NO_DESCRIPTIONS += [
 def test_hostile_description_reaches_no_file(base, described):
     """The newest version is the stable one: by number, not by name."""
     (base / "11" / "assets.extra" / "export.json").write_text(described)
-    with pytest.raises(ValueError, match="11 is not an export of this library"):
-        write_server_files(base)
+    refuses("11 is not an export of this library", write_server_files, base)
     assert not list(base.glob("*.config"))
 
 
@@ -429,5 +413,4 @@ def test_folders_that_cannot_be_served_are_refused(base, tmp_path):
     write_server_files(base)
     assert dict(model_of(base).version_labels) == {"stable": 11}
     (base / "models.config").write_text("no config")
-    with pytest.raises(ValueError, match=r"models\.config cannot be read"):
-        write_server_files(base)
+    refuses(r"models\.config cannot be read", write_server_files, base)

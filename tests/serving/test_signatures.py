@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from mirrors import call
 
 from keras_transformer.decoding import Beam, MinLength, Sample
 from keras_transformer.execution import native
@@ -47,11 +48,6 @@ def alone(beam, texts):
         hypotheses = beam.model.generate([ids], beam.strategy, beam.max_length, jit_compile=False)
         found.append(hypotheses if text else None)
     return found
-
-
-def call(function, **inputs):
-    with native.optimized_quickly(passes=0):  # to optimize a function takes longer than to run it
-        return {name: value.numpy() for name, value in function(**inputs).items()}
 
 
 def decoded(found):
@@ -203,7 +199,7 @@ def test_samples_differ_from_call_to_call_unless_they_have_a_seed():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("constraints", [(), pytest.param((MinLength(9),), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("constraints", [(), (MinLength(9),)])
 def test_compiled_shapes_are_few_and_change_no_answer(constraints, monkeypatch):
     """A compiled search sees the batch sizes and lengths it was given, and no others."""
     translator = Translator(

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from commands import assert_refused, run
+from contracts import refuses
 
 from keras_transformer.decoding import Beam, MinLength, SuppressTokens
 from keras_transformer.models import Transformer
@@ -61,8 +62,7 @@ def test_empty_matches_are_no_copied_text(pattern):
     ],
 )
 def test_empty_terms_and_patterns_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Glossary(*arguments)
+    refuses(message, Glossary, *arguments)
 
 
 def test_a_file_with_two_translations_of_a_term_is_refused(tmp_path):
@@ -86,8 +86,7 @@ def test_a_file_with_two_translations_of_a_term_is_refused(tmp_path):
 )
 def test_a_wrong_line_of_a_file_is_named(line, message, tmp_path):
     (tmp_path / "terms.tsv").write_text(f"dog\tHund\n{line}\ncow\tKuh\n")
-    with pytest.raises(ValueError, match=message):
-        Glossary.read(tmp_path / "terms.tsv")
+    refuses(message, Glossary.read, tmp_path / "terms.tsv")
 
 
 def test_a_term_inside_a_longer_word_is_lacking():
@@ -229,16 +228,13 @@ def test_a_term_that_the_vocabulary_cannot_write_is_refused(translator):
         ValueError, match=r"can write as they are.*count=2, translations=\['🎉', 'two  blanks'\]"
     ):
         TermTranslator(translator, {"a": "🎉", "b": "two  blanks", "c": "Tunis"})
-    with pytest.raises(ValueError, match="can write as they are"):
-        TermTranslator(translator, {"a": "two  blanks"})
+    refuses("can write as they are", TermTranslator, translator, {"a": "two  blanks"})
 
 
 def test_term_translator_is_neither_saved_nor_exported(translator, tmp_path):
     terms = TermTranslator(translator, {"a": "b"})
-    with pytest.raises(ValueError, match="not saved: save its translator"):
-        terms.save(tmp_path / "saved")
-    with pytest.raises(ValueError, match="not exported: export its translator"):
-        terms.export(tmp_path / "export")
+    refuses("not saved: save its translator", terms.save, tmp_path / "saved")
+    refuses("not exported: export its translator", terms.export, tmp_path / "export")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,12 +17,8 @@ from keras_transformer.text import ByteTokenizer, SentencePieceTokenizer, WordPi
 LINES = ["the dog runs", "a cat sleeps"] * 9
 # Each with the number of its unknown tokens. SentencePiece makes one token of several unknown characters.
 TEXTS = {
-    "the dog": 0,
-    "the \N{PARTY POPPER} dog \u00e9": 2,
-    "\N{PARTY POPPER}\N{PARTY POPPER}": 1,
-    "": 0,
-    "a " * 40: 0,
-}
+    "the dog": 0, "the \N{PARTY POPPER} dog \u00e9": 2, "\N{PARTY POPPER}\N{PARTY POPPER}": 1, "": 0, "a " * 40: 0,
+}  # fmt: skip
 SIZES = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16}
 
 
