@@ -212,15 +212,11 @@ def test_closed_standard_output_ends_a_command_quietly(tiny_run, pairs, monkeypa
         assert (main(["translate", str(tiny_run)]), err.getvalue()) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("error", "expected", "begin"),
-    [
-        (ValueError("x" * 10**6), 2, "error: xxx"),
-        (ValueError("a\x1b[31mb\n"), 2, r"error: a\x1b[31mb\n"),
-        (KeyboardInterrupt(), 130, "interrupted\n"),
-    ],
-    ids=["long", "control", "interrupted"],
-)
+@pytest.mark.parametrize(("error", "expected", "begin"), [
+    (ValueError("x" * 10**6), 2, "error: xxx"),
+    (ValueError("a\x1b[31mb\n"), 2, r"error: a\x1b[31mb\n"),
+    (KeyboardInterrupt(), 130, "interrupted\n"),
+], ids=["long", "control", "interrupted"])  # fmt: skip
 def test_errors_and_interruptions_are_one_short_line(error, expected, begin, monkeypatch, tmp_path):
     def fail():
         raise error
@@ -253,17 +249,20 @@ def test_a_closed_standard_input_is_named(tiny_run, traced, command, monkeypatch
     )
 
 
-def test_commands_without_a_model_import_no_keras():
+def test_the_help_imports_no_numpy_and_commands_without_a_model_no_keras():
     code = """
 import contextlib, sys
 from keras_transformer.cli import main
+def run(*commands):
+    for command in commands:
+        with contextlib.suppress(SystemExit):
+            main(command.split())
+run("--help")
+assert "numpy" not in sys.modules
 from keras_transformer.cli.search_options import NORMALIZATIONS
 from keras_transformer.cli.tensorflow_import import import_tensorflow
-wrong = "train --pairs . --output x --dropout 2", "train --output x", "tune . --data . --output x --alpha 2"
-quick = "--help", "server-files missing", "train --help", "generate . --nothing", "evaluate missing"
-for command in (*quick, *wrong):
-    with contextlib.suppress(SystemExit):
-        main(command.split())
+run("server-files missing", "train --help", "generate . --nothing", "evaluate missing")
+run("train --pairs . --output x --dropout 2", "train --output x", "tune . --data . --output x --alpha 2")
 print(sorted({"keras", "tensorflow"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -272,18 +271,6 @@ print(sorted({"keras", "tensorflow"} & set(sys.modules)))
     for rule in ("dropout=2.0", "Give --source and --target", "`alpha` needs `lora`"):
         assert rule in done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_the_help_imports_no_numpy():
-    code = """
-import contextlib, sys
-from keras_transformer.cli import main
-with contextlib.suppress(SystemExit):
-    main(["--help"])
-print("numpy" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("usage: keras-transformer") and done.stdout.endswith("False\n")
 
 
 def test_the_option_of_normalization_has_the_names_of_a_beam():

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencepiece
-from contracts import randomized
+from contracts import randomized, refuses
 from tiny_bert import ids_of, new_bert, write_bert
 
 from keras_transformer.cli import main
@@ -69,15 +69,9 @@ def test_the_command_line_converts_and_exports(bert, tmp_path, capsys):
 def test_a_t5_with_its_sentence_pieces_translates(tmp_path):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["one two three four", "four three two one"] * 20),
-        model_prefix=str(tmp_path / "spiece"),
-        vocab_size=24,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
+        model_prefix=str(tmp_path / "spiece"), vocab_size=24, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
+        hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
     model = families.own_model({**families.T5, "vocab_size": 130})
     assert isinstance(model, T5)
     to_huggingface(model, tmp_path / "checkpoint")
@@ -105,22 +99,16 @@ def test_an_image_classifier_needs_no_tokenizer(tmp_path):
 
 
 def test_unusable_folder_is_refused_and_nothing_written(bert, tmp_path, capsys):
-    with pytest.raises(ValueError, match="`target` must not exist yet"):
-        convert(bert, tmp_path)
+    refuses("`target` must not exist yet", convert, bert, tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="must be a Hugging Face folder, with"):
-        convert(tmp_path / "empty", tmp_path / "new")
+    refuses("must be a Hugging Face folder, with", convert, tmp_path / "empty", tmp_path / "new")
     assert main(["convert", "--source-language", "de", str(tmp_path / "empty"), str(tmp_path / "new")]) == 2
     assert "--source-language is for a Hugging Face folder" in capsys.readouterr().err
     assert main(["convert", "--no-tokenizers", str(bert), str(tmp_path / "new")]) == 2
     assert "--no-tokenizers is for a folder that becomes" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="with none of them"):
-        convert_back(tmp_path / "empty", tmp_path / "new")
-    with pytest.raises(ValueError, match="nothing is downloaded"):
-        convert("bert-base-uncased", tmp_path / "new")
-    with pytest.raises(ValueError, match="convert it first with `keras-transformer convert`"):
-        load(bert)
+    refuses("with none of them", convert_back, tmp_path / "empty", tmp_path / "new")
+    refuses("nothing is downloaded", convert, "bert-base-uncased", tmp_path / "new")
+    refuses("convert it first with `keras-transformer convert`", load, bert)
     to_huggingface(families.own_model(families.GPT2), tmp_path / "gpt2")
-    with pytest.raises(ValueError, match=r"without tokenizer\.json or vocab\.json"):
-        convert(tmp_path / "gpt2", tmp_path / "new")
+    refuses(r"without tokenizer\.json or vocab\.json", convert, tmp_path / "gpt2", tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from contracts import refuses
 
 from keras_transformer.models import Transformer
 from keras_transformer.runs import Recipe, average, read_history, train
@@ -91,9 +92,7 @@ def first_loss(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", [*CASES[:1], *(pytest.param(case, marks=pytest.mark.slow) for case in CASES[1:])]
-)
+@pytest.mark.parametrize("case", CASES)
 def test_a_run_goes_on_with_the_model_its_ids_and_its_tokenizers(case, begun):
     folder, translator, (source, target) = begun(case)
     model, rows = translator.model, len(target)
@@ -135,15 +134,13 @@ def test_continued_run_resumes_averages_and_takes_bfloat16(pieces, tmp_path):
 )
 def test_an_option_that_the_model_contradicts_is_named(case, options, message, pieces):
     model = translator_of(case, pieces).model
-    with pytest.raises(ValueError, match=message):
-        continued(model, options, "float32")
+    refuses(message, continued, model, options, "float32")
 
 
 def test_options_that_agree_and_rates_of_a_transformer_are_taken(pieces):
     model = translator_of("marian", pieces).model
     for option in ({"d_ff": 64}, {"num_heads": 4}, {"normalize_first": True}):
-        with pytest.raises(ValueError, match=f"`{next(iter(option))}` must be that of `init_from`"):
-            continued(model, option, "float32")
+        refuses(f"`{next(iter(option))}` must be that of `init_from`", continued, model, option, "float32")
     options = {"d_model": 18, "num_heads": 3, "activation": "swish", "attention_dropout": 0.5}
     copy = continued(model, options, "mixed_bfloat16")
     assert isinstance(copy, Transformer) and copy.encoder.layers[0].self_attention.dropout == 0.5
@@ -155,8 +152,7 @@ def test_options_that_agree_and_rates_of_a_transformer_are_taken(pieces):
 def test_weights_of_int8_are_refused(pieces):
     model = translator_of("marian", pieces).model
     model.quantize("int8")
-    with pytest.raises(ValueError, match="must have weights of floats"):
-        continued(model, {}, "float32")
+    refuses("must have weights of floats", continued, model, {}, "float32")
 
 
 def test_more_tokens_than_positions_are_refused(pieces, tmp_path):
@@ -200,10 +196,8 @@ def test_a_run_of_adapters_resumes_as_if_it_had_never_stopped(pieces, tmp_path):
 
 
 def test_adapters_need_a_model_and_train_without_a_moving_average():
-    with pytest.raises(ValueError, match=r"`lora` needs `init_from`\. Received: lora=8"):
-        Recipe(lora=8)
-    with pytest.raises(ValueError, match=r"give `lora` or `ema`, not both"):
-        Recipe(lora=8, ema=0.9, init_from="RUN")
+    refuses(r"`lora` needs `init_from`\. Received: lora=8", Recipe, lora=8)
+    refuses(r"give `lora` or `ema`, not both", Recipe, lora=8, ema=0.9, init_from="RUN")
 
 
 def test_a_value_that_the_first_model_decides_is_named_so():

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import sentencepiece
+from contracts import refuses
 
 from keras_transformer.runs import Recipe, train
 from keras_transformer.runs.tokenizers import ids_and_sizes, make_tokenizers, read_tokenizers
@@ -20,12 +21,9 @@ def model(tmp_path_factory):
     """The file of a SentencePiece model as its own program makes it: 0 unk, 1 bos, 2 eos, and no padding."""
     content = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([text for pair in PAIRS for text in pair] * 9),
-        model_writer=content,
-        vocab_size=40,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
+        sentence_iterator=iter([text for pair in PAIRS for text in pair] * 9), model_writer=content,
+        vocab_size=40, hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
     path = tmp_path_factory.mktemp("own") / "pieces.model"
     path.write_bytes(content.getvalue())
     return path
@@ -92,8 +90,7 @@ def test_missing_special_ids_are_new_ids():
 def test_ids_that_contradict_each_other_are_refused(name):
     ids = {"pad_id": 0, "eos_id": 1}
     source, target = (tokenizer_of(7, **{**ids, name: own}) for own in (3, None))
-    with pytest.raises(ValueError, match=f"the same `{name}`. Received: source=3, target=None"):
-        ids_and_sizes(source, target)
+    refuses(f"the same `{name}`. Received: source=3, target=None", ids_and_sizes, source, target)
 
 
 def test_tokenizers_of_two_sides_are_read_from_a_saved_translator(model, tmp_path):
@@ -107,10 +104,7 @@ def test_tokenizers_of_two_sides_are_read_from_a_saved_translator(model, tmp_pat
 
 
 def test_path_without_tokenizers_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"the file of a SentencePiece model, or a folder.*nowhere"):
-        read_tokenizers(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="A folder as `tokenizer` must be that of a run"):
-        read_tokenizers(tmp_path)
+    refuses(r"the file of a SentencePiece model, or a folder.*nowhere", read_tokenizers, tmp_path / "nowhere")
+    refuses("A folder as `tokenizer` must be that of a run", read_tokenizers, tmp_path)
     (tmp_path / "text").write_text("text")
-    with pytest.raises(ValueError, match="not a SentencePiece model"):
-        read_tokenizers(tmp_path / "text")
+    refuses("not a SentencePiece model", read_tokenizers, tmp_path / "text")

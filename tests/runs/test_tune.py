@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from commands import assert_refused, run
+from contracts import refuses
 
 from keras_transformer import runs
 from keras_transformer.cli.convert import convert
@@ -39,12 +40,9 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "day", "ni
 def llama(tmp_path_factory):
     folder = tmp_path_factory.mktemp("llama") / "base"
     tokenizer = BytePairTokenizer(
-        [*BYTE_CHARACTERS, "<q>", "<e>", "<p>"],
-        [],
-        special_tokens=["<q>", "<e>", "<p>"],
-        eos_token="<e>",
+        [*BYTE_CHARACTERS, "<q>", "<e>", "<p>"], [], special_tokens=["<q>", "<e>", "<p>"], eos_token="<e>",
         pad_token="<p>",
-    )
+    )  # fmt: skip
     keras.utils.set_random_seed(0)
     model = FAMILIES["llama"].make_model(LLAMA)
     files = {"chat_template.jinja": TEMPLATE}
@@ -126,13 +124,8 @@ def test_a_language_model_learns_the_answers_of_chats(llama, chats, tmp_path):
 @pytest.mark.slow
 def test_an_encoder_learns_the_labels_of_a_table(bert, table, tmp_path):
     options = {
-        "epochs": 10,
-        "batch_size": 2,
-        "learning_rate": 0.01,
-        "hold_out": 0.25,
-        "patience": 6,
-        "samples": 1,
-    }
+        "epochs": 10, "batch_size": 2, "learning_rate": 0.01, "hold_out": 0.25, "patience": 6, "samples": 1,
+    }  # fmt: skip
     path = runs.tune(recipe(**options), bert, table, tmp_path / "run", say=[].append)
     assert max(row["val_accuracy"] for row in history_of(tmp_path / "run")) == 1.0
     classifier = convert(path, tmp_path / "classifier")
@@ -283,8 +276,7 @@ def test_repeated_texts_of_an_embedder_are_left_out_with_a_warning(tmp_path, cap
     assert rows == [("a", "b"), ("c", "d"), ("g", "h"), ("i", "j")]
     assert "1 of 5 rows are left out" in caplog.text
     assert [len(side) for side in task.split(rows, 0.1, 1)] == [2, 2]
-    with pytest.raises(ValueError, match="`batch_size` must be at least 2"):
-        task_of(tmp_path / "base", recipe(batch_size=1), "a.csv")
+    refuses("`batch_size` must be at least 2", task_of, tmp_path / "base", recipe(batch_size=1), "a.csv")
 
 
 class Stops:
@@ -333,45 +325,34 @@ def test_the_first_piece_of_a_word_has_its_label(bert):
     assert found == {(2, 5, 9, 7, 3): (-100, 0, -100, 1, -100), (2, 8, 3, 0, 0): (-100, 0, -100, -100, -100)}
 
 
-def test_wrong_recipes_and_folders_are_refused(llama, bert, chats, table, tmp_path):
-    for options in (
-        {"lora": 0},
-        {"alpha": 2},
-        {"adapter": True},
-        {"precision": "int8"},
-        {"columns": "a"},
-        {"hold_out": 1.5},
-        {"targets": "query"},
+@pytest.mark.parametrize("options", [
+    {"lora": 0}, {"alpha": 2}, {"adapter": True}, {"precision": "int8"}, {"columns": "a"}, {"hold_out": 1.5},
+    {"targets": "query"},
+], ids=str)  # fmt: skip
+def test_wrong_recipes_are_refused(options):
+    refuses(next(iter(options)), runs.TuningRecipe, **options)
+
+
+def test_data_that_do_not_fit_are_refused(llama, bert, chats, table, tmp_path):
+    word, prose, run = (tmp_path / name for name in ("one", "prose.txt", "run"))
+    word.write_text("word\n")
+    for text in ("A line of one\nA line of two\nA line of three\n", "A line of a text\n" * 3):
+        prose.write_text(text)
+        refuses("is this a text", runs.tune, recipe(), bert, prose, run, prose)
+    for sentence, options, base, data in (
+        (r"`length` must be at most .* 16", {"length": 17}, bert, table),
+        ("pass `val_data`", {}, bert, prose),
+        ("`columns` is for a table", {"columns": "a,b"}, bert, prose),
+        ("no column 'name'", {"columns": "text,name"}, bert, table),
+        ("line 1: a line must have a word and a label", {}, bert, word),
+        ("line 1: not JSON", {}, llama, table),
+        ("must be the end of a dense layer's path", {"lora": 2, "targets": "nothing"}, llama, chats),
     ):
-        with pytest.raises(ValueError, match=next(iter(options))):
-            runs.TuningRecipe(**options)
-    (tmp_path / "one").write_text("word\n")
-    with pytest.raises(ValueError, match=r"`length` must be at most .* 16"):
-        runs.tune(recipe(length=17), bert, table, tmp_path / "run")
-    (tmp_path / "prose.txt").write_text("A line of a text\n" * 3)
-    with pytest.raises(ValueError, match="pass `val_data`"):
-        runs.tune(recipe(), bert, tmp_path / "prose.txt", tmp_path / "run")
-    for prose in ("A line of a text\n" * 3, "A line of one\nA line of two\nA line of three\n"):
-        (tmp_path / "prose.txt").write_text(prose)
-        with pytest.raises(ValueError, match="is this a text"):
-            runs.tune(recipe(), bert, tmp_path / "prose.txt", tmp_path / "run", tmp_path / "prose.txt")
-    with pytest.raises(ValueError, match="`columns` is for a table"):
-        runs.tune(recipe(columns="a,b"), bert, tmp_path / "prose.txt", tmp_path / "run")
-    with pytest.raises(ValueError, match="no column 'name'"):
-        runs.tune(recipe(columns="text,name"), bert, table, tmp_path / "run")
-    with pytest.raises(ValueError, match="line 1: a line must have a word and a label"):
-        runs.tune(recipe(), bert, tmp_path / "one", tmp_path / "run")
-    with pytest.raises(ValueError, match="line 1: not JSON"):
-        runs.tune(recipe(), llama, table, tmp_path / "run")
-    with pytest.raises(ValueError, match="must be the end of a dense layer's path"):
-        runs.tune(recipe(lora=2, targets="nothing"), llama, chats, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "file").touch()
-    with pytest.raises(ValueError, match="`output` must be new, empty"):
-        runs.tune(recipe(), llama, chats, tmp_path / "other")
-    with locked(tmp_path / "run"), pytest.raises(ValueError, match="another process"):
-        runs.tune(recipe(), llama, chats, tmp_path / "run")
+        refuses(sentence, runs.tune, recipe(**options), base, data, run)
+    assert not run.exists()
+    refuses("`output` must be new, empty", runs.tune, recipe(), llama, chats, tmp_path)
+    with locked(run):
+        refuses("another process", runs.tune, recipe(), llama, chats, run)
 
 
 def test_a_rare_class_counts_as_much_as_a_frequent_one(bert, tmp_path):
@@ -399,5 +380,4 @@ def test_the_words_of_a_class_have_one_weight_and_other_pieces_none(bert, tmp_pa
 
 
 def test_class_weights_are_for_labels(llama):
-    with pytest.raises(ValueError, match="for an encoder that learns labels"):
-        task_of(llama, recipe(class_weights=True), "chats.jsonl")
+    refuses("for an encoder that learns labels", task_of, llama, recipe(class_weights=True), "chats.jsonl")
