@@ -17,12 +17,9 @@ def test_an_origin_that_no_browser_sends_is_refused(origin):
 
 def test_origins_of_browsers_are_taken():
     origins = [
-        "https://my.site",
-        "http://127.0.0.1:8080",
-        "http://[::1]:8080",
-        "http://localhost",
+        "https://my.site", "http://127.0.0.1:8080", "http://[::1]:8080", "http://localhost",
         "https://xn--a.b:1",
-    ]
+    ]  # fmt: skip
     assert checked_origins(origins) == tuple(origins)
 
 

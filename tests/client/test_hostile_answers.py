@@ -22,18 +22,14 @@ STATES = b'{"model_version_status": [{"version": 1, "state": "AVAILABLE"}]}'
 ZEROS = b" " * 2**20
 # the headers, the body, part of the message
 ANSWERS = {
-    "compressed twice": (
-        {"Content-Encoding": "gzip, gzip"},
-        gzip.compress(gzip.compress(ZEROS)),
-        "compressed",
-    ),
+    "compressed twice": ({"Content-Encoding": "gzip, gzip"}, gzip.compress(gzip.compress(ZEROS)), "compressed"),
     "gzip": ({"Content-Encoding": "gzip"}, gzip.compress(ZEROS), "compressed"),
     "deflate": ({"content-encoding": "Deflate"}, zlib.compress(ZEROS), "compressed"),
     "an unknown encoding": ({"Content-Encoding": "\x1b[2J"}, b"", "compressed"),
     "too large": ({}, b" " * (LIMIT + 1) + STATES, "more than `max_bytes`, 10000"),
     "too large without its size": ({"Connection": "close"}, ZEROS + STATES, "more than `max_bytes`, 10000"),
     "too large in parts": ({"Transfer-Encoding": "chunked"}, ZEROS + STATES, "more than `max_bytes`, 10000"),
-}
+}  # fmt: skip
 
 
 @contextlib.contextmanager

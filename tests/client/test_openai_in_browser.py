@@ -155,11 +155,7 @@ def test_the_page_of_the_document_shows_an_answer_as_it_grows(url, tmp_path, is_
     with Client(url, "chat") as client:
         (expected,) = client.generate([PROMPT], max_length=20)
     with site_of(tmp_path) as (origin, reports):
-        app = openai_app(
-            {"chat": AsyncClient(url, "chat")},
-            TEMPLATE,
-            origins=[origin if is_named else SITE],
-        )
+        app = openai_app({"chat": AsyncClient(url, "chat")}, TEMPLATE, origins=[origin if is_named else SITE])
         with running(app) as address:
             for old, new in (
                 ("http://127.0.0.1:8000/v1", address),

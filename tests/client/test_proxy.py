@@ -137,14 +137,9 @@ def test_ids_of_requests_reach_the_log(start, pairs):
             client.translate(["a"])
         code, _, _ = run(
             *("ask", url, "--model", "en_de", "--certificates", proxy.certificate),
-            *(
-                "--header",
-                f"x-request-id:line-{number}",
-                "--header",
-                f"Authorization:{ALICE['authorization']}",
-            ),
+            *("--header", f"x-request-id:line-{number}", "--header", f"Authorization:{ALICE['authorization']}"),
             stdin=b"a",
-        )
+        )  # fmt: skip
         assert code == 0
     found = [entry for entry in proxy.log() if entry["status"] == 200]
     ids = [entry["request_id"] for entry in found]

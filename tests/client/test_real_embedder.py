@@ -14,14 +14,9 @@ from servers import Backend, ServedModel, rest_server
 from keras_transformer.cli.convert import convert
 
 TEXTS = [
-    "A man runs in the park.",
-    "Zwei Hunde spielen auf der Straße.",
-    "Où est la bibliothèque ?",
-    "한국어 문장입니다.",
-    "🎉 12:30 (e-mail@example.org)",
-    "",
-    "the dog runs " * 200,
-]
+    "A man runs in the park.", "Zwei Hunde spielen auf der Straße.", "Où est la bibliothèque ?", "한국어 문장입니다.",
+    "🎉 12:30 (e-mail@example.org)", "", "the dog runs " * 200,
+]  # fmt: skip
 NEAR = 1e-6
 
 

@@ -65,7 +65,7 @@ def pieces(url, model, text="a", **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["translator", "generator"])
-@pytest.mark.parametrize("tokens", [4, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("tokens", [4, 100])
 def test_the_pieces_are_the_answer_and_no_character_is_cut(backend, url, model, tokens):
     found = pieces(url, model, tokens=tokens)
     assert "".join(found) == ANSWER and "" not in found

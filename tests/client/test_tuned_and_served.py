@@ -20,21 +20,8 @@ BLOCKS = [
     block.splitlines() for block in re.findall(r"```\n(keras-transformer tune .*?)\n```", PAGE, re.DOTALL)
 ]
 PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "what",
-    "a",
-    "day",
-    "night",
-    "ada",
-    "sings",
-    "in",
-    "bern",
-    "bad",
-]
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "what", "a", "day", "night", "ada", "sings", "in", "bern", "bad",
+]  # fmt: skip
 BERT = {
     "model_type": "bert", "vocab_size": len(PIECES), "hidden_size": 16, "num_hidden_layers": 1,
     "num_attention_heads": 2, "intermediate_size": 12, "max_position_embeddings": 16, "type_vocab_size": 2,

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from contracts import check_refused
+from contracts import check_refused, refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,17 +81,13 @@ def test_source_and_target_are_read_by_their_own_tokenizers():
 
 
 @pytest.mark.parametrize("too_long", ["skip", "truncate"])
-@pytest.mark.parametrize(
-    "frames",
-    [
-        {},
-        {"source_start": (7,), "source_end": (8, 9), "target_start": (6, 5)},
-        {"source_end": ()},
-        {"pad_id": EOS},
-        {"pad_id": 9, "bos_id": 8, "eos_id": 4},
-    ],
-    ids=["usual", "longer", "no source_end", "pad is eos", "other ids"],
-)
+@pytest.mark.parametrize("frames", [
+    {},
+    {"source_start": (7,), "source_end": (8, 9), "target_start": (6, 5)},
+    {"source_end": ()},
+    {"pad_id": EOS},
+    {"pad_id": 9, "bos_id": 8, "eos_id": 4},
+], ids=["usual", "longer", "no source_end", "pad is eos", "other ids"])  # fmt: skip
 def test_each_row_has_the_ids_of_its_pair_in_their_frame(frames, too_long):
     sizes = {"batch_tokens": 70, "max_length": 11, "num_buckets": 3}
     with warnings.catch_warnings(action="ignore"):  # of the longer pairs
@@ -233,8 +229,7 @@ def test_nothing_is_lost_or_invented(lengths, max_length, more_tokens, num_bucke
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if not expected:
-            with pytest.raises(ValueError, match=f"Received: {len(pairs)} pairs"):
-                Batches(pairs, Numbers(), **arguments)
+            refuses(f"Received: {len(pairs)} pairs", Batches, pairs, Numbers(), **arguments)
             return
         batches = Batches(pairs, Numbers(), **arguments)
     epoch = epoch_of(batches, seed)
@@ -274,5 +269,4 @@ def test_pairs_and_arguments_that_make_no_batch_are_refused():
             for wrong in (("1",), ("1", None), "12", (*"123",))
         ),
     ):
-        with pytest.raises(ValueError, match=message):
-            Batches(pairs, Numbers(), batch_tokens=50, max_length=5)
+        refuses(message, Batches, pairs, Numbers(), batch_tokens=50, max_length=5)

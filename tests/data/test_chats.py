@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from contracts import check_refused
+from contracts import check_refused, refuses
 
 from keras_transformer.data import Chats, read_chats
 from keras_transformer.huggingface import ChatTemplate
@@ -56,8 +56,7 @@ def test_the_tag_generation_marks_the_answers_and_changes_no_text():
 )
 def test_chats_that_cannot_be_learned_are_refused_by_number(answer, source, message):
     chat = [SHORT[0], {"role": "assistant", "content": answer}, SHORT[0]]
-    with pytest.raises(ValueError, match=message):
-        ChatTemplate(source, special=["<q>", "<e>"]).tokenize([SHORT[:1], chat], tokenizer())
+    refuses(message, ChatTemplate(source, special=["<q>", "<e>"]).tokenize, [SHORT[:1], chat], tokenizer())
 
 
 def test_all_tokens_are_targets_where_asked_for_and_a_row_may_hold_one_chat():
@@ -86,30 +85,20 @@ def test_both_forms_of_files_are_read(tmp_path):
     assert read_chats(path) == [SHORT, SHORT]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", r"line 2: not JSON"),
-        ("[1]", r"line 2: a line must be an object with a list of `messages`"),
-        ('{"messages": {}}', r"line 2: a line must be an object"),
-        ('{"messages": [{"role": 1, "content": "a"}]}', r"line 2: a message must .* a text as `role`"),
-        ('{"conversations": [{"from": "human"}]}', r"line 2: a message must .* with `value`"),
-        (
-            '{"messages": [{"role": "user", "content": "a"}, {"role": 1}]}',
-            r"line 2: a message must .* as `role`",
-        ),
-        ('{"conversations": [{"from": "me", "value": "a"}]}', r"line 2: `from` must be one of"),
-        ('{"messages": [{"role": "user", "content": "\\ud83d"}]}', r"line 2: a text must be UTF-8"),
-        (
-            '{"messages": [{"role": "user", "content": "a", "weight": 0}]}',
-            r"line 2: `weight` must be left out",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), [
+    ("{", r"line 2: not JSON"),
+    ("[1]", r"line 2: a line must be an object with a list of `messages`"),
+    ('{"messages": {}}', r"line 2: a line must be an object"),
+    ('{"messages": [{"role": 1, "content": "a"}]}', r"line 2: a message must .* a text as `role`"),
+    ('{"conversations": [{"from": "human"}]}', r"line 2: a message must .* with `value`"),
+    ('{"messages": [{"role": "user", "content": "a"}, {"role": 1}]}', r"line 2: a message must .* as `role`"),
+    ('{"conversations": [{"from": "me", "value": "a"}]}', r"line 2: `from` must be one of"),
+    ('{"messages": [{"role": "user", "content": "\\ud83d"}]}', r"line 2: a text must be UTF-8"),
+    ('{"messages": [{"role": "user", "content": "a", "weight": 0}]}', r"line 2: `weight` must be left out"),
+])  # fmt: skip
 def test_a_line_that_is_no_chat_is_named(line, message, tmp_path):
     (tmp_path / "chats.jsonl").write_text(f'{{"messages": []}}\n{line}\n')
-    with pytest.raises(ValueError, match=message):
-        read_chats(tmp_path / "chats.jsonl")
+    refuses(message, read_chats, tmp_path / "chats.jsonl")
 
 
 def test_wrong_arguments_are_named():

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from contracts import check_refused
+from contracts import check_refused, refuses
 
 from keras_transformer.data import Masking
 
@@ -118,13 +118,11 @@ def test_segments_go_through_and_single_rows_are_masked_too():
 def test_shares_out_of_range_are_named():
     make = functools.partial(Masking, TOKENIZER)
     check_refused(make, {"share": 0.0}, {"share": 1.5}, {"masked": -0.1})
-    with pytest.raises(ValueError, match=r"`masked \+ replaced` must be"):
-        make(masked=0.8, replaced=0.3)
+    refuses(r"`masked \+ replaced` must be", make, masked=0.8, replaced=0.3)
 
 
 @pytest.mark.parametrize("name", ["mask_id", "pad_id"])
 def test_a_tokenizer_without_a_special_id_is_named(name):
     for others in ({}, {name: None}):
         tokenizer = types.SimpleNamespace(**{k: v for k, v in vars(TOKENIZER).items() if k != name}, **others)
-        with pytest.raises(ValueError, match=f"`tokenizer` must have .*without {name}"):
-            Masking(tokenizer)
+        refuses(f"`tokenizer` must have .*without {name}", Masking, tokenizer)

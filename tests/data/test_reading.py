@@ -7,6 +7,7 @@ import re
 import warnings
 
 import pytest
+from contracts import refuses
 
 from keras_transformer.data import (
     iterate_lines,
@@ -45,8 +46,7 @@ def test_only_a_newline_ends_a_line_and_a_path_may_be_a_string(tmp_path):
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="pipe must be a regular file"):
-        read_lines(tmp_path / "pipe")
+    refuses("pipe must be a regular file", read_lines, tmp_path / "pipe")
 
 
 def corrupt(content):
@@ -61,15 +61,12 @@ def corrupt(content):
 def test_unreadable_file_is_refused_and_named(tmp_path, read, damage):
     if damage is not None:
         (tmp_path / "bad.gz").write_bytes(damage(gzip.compress(b"hello world\n" * 1000)))
-    with pytest.raises(ValueError, match=r"bad\.gz"):
-        read(tmp_path / "bad.gz")
-    with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
-        read(tmp_path)
+    refuses(r"bad\.gz", read, tmp_path / "bad.gz")
+    refuses(re.escape(str(tmp_path)), read, tmp_path)
 
 
 def test_invalid_utf8_is_refused_with_its_line(tmp_path):
-    with pytest.raises(ValueError, match=r"bad\.txt, line 3"):
-        read_lines(written(tmp_path / "bad.txt", b"a\n\xea\xb0\x80\nb\xff\nc\n"))
+    refuses(r"bad\.txt, line 3", read_lines, written(tmp_path / "bad.txt", b"a\n\xea\xb0\x80\nb\xff\nc\n"))
 
 
 def test_parallel_files_give_pairs_in_order(tmp_path):
@@ -80,16 +77,13 @@ def test_parallel_files_give_pairs_in_order(tmp_path):
 
 def test_files_of_unequal_length_are_refused_with_both_numbers(tmp_path):
     source, target = written(tmp_path / "ko", b"a\nb\nc\n"), written(tmp_path / "en", b"a\nb\n")
-    with pytest.raises(ValueError, match=r"ko with 3, .*en with 2"):
-        read_parallel(source, target)
+    refuses(r"ko with 3, .*en with 2", read_parallel, source, target)
 
 
 def test_empty_files_are_refused(tmp_path):
     empty = written(tmp_path / "none", b"")
-    with pytest.raises(ValueError, match=r"none.*empty"):
-        read_parallel(empty, empty)
-    with pytest.raises(ValueError, match=r"none.*empty"):
-        read_tsv(empty)
+    refuses(r"none.*empty", read_parallel, empty, empty)
+    refuses(r"none.*empty", read_tsv, empty)
 
 
 def test_tsv_gives_its_first_two_columns(tmp_path):

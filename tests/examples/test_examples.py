@@ -15,16 +15,9 @@ from keras_transformer.runs import Recipe
 
 ASK_EXPORT = pathlib.Path(demo.__file__).with_name("ask_export.py")
 SMALL = Recipe(
-    num_layers=1,
-    d_model=32,
-    num_heads=2,
-    d_ff=64,
-    vocab_size=300,
-    batch_tokens=1024,
-    learning_rate=5e-3,
-    warmup_steps=10,
-    epochs=1,
-)
+    num_layers=1, d_model=32, num_heads=2, d_ff=64, vocab_size=300, batch_tokens=1024, learning_rate=5e-3,
+    warmup_steps=10, epochs=1,
+)  # fmt: skip
 
 
 def distinct_colours(path):

@@ -153,16 +153,9 @@ def test_fine_tuning_writes_a_classifier_and_a_checkpoint_that_agree(
 
 
 EXAMPLES = [
-    chatbot_korean,
-    classify_korean,
-    character_model,
-    vision_shapes,
-    caption_shapes,
-    hear_numbers,
-    fine_tune,
-    time_series,
-    tag_spaces,
-]
+    chatbot_korean, classify_korean, character_model, vision_shapes, caption_shapes, hear_numbers, fine_tune,
+    time_series, tag_spaces,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

@@ -38,13 +38,10 @@ def run(name, *arguments, folder, timeout=600):
     """Runs an example in a folder; the library is found as an installed one is."""
     path = os.pathsep.join([str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "MPLBACKEND": "Agg"},
-        capture_output=True,
-        encoding="utf-8",
+        [sys.executable, str(EXAMPLES / name), *arguments], cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "MPLBACKEND": "Agg"}, capture_output=True, encoding="utf-8",
         timeout=timeout,
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.slow
@@ -101,12 +98,8 @@ def test_every_example_has_a_run():
     """Those that need a run, an export or a server of the user have tests of their own."""
     named = {"ask_export.py", "draw_beam.py", "show_tensorboard.py", "translate_on_ray.py", "korean_help.py"}
     helpers = {
-        "encoders.py",
-        "sources.py",
-        "korean_corpus.py",
-        "korean_help_data.py",
-        "korean_debian_data.py",
-    }
+        "encoders.py", "sources.py", "korean_corpus.py", "korean_help_data.py", "korean_debian_data.py",
+    }  # fmt: skip
     found = {file.name for file in EXAMPLES.glob("*.py")}
     assert found == {*RUNS, "demo.py", *named, *helpers}
 

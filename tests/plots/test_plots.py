@@ -82,35 +82,20 @@ MASKS = [np.ones((5, 4), bool), np.ones((5, 5)), np.ones((2, 1, 5, 5), bool), np
 ATTENTION = np.ones((2, 3, 7, 5)) / 5  # layers, heads, queries, keys
 
 
-@pytest.mark.parametrize(
-    ("draw", "message"),
-    [
-        *((lambda m=m: plots.masks({"m": m}, TOKENS), r"boolean with the shape \(5, 5\)") for m in MASKS),
-        (
-            lambda: plots.masks(LOOK_AHEAD, TOKENS, scores=np.ones((2, 5))),
-            r"shape \(5, 5\)\. Received: \(2, 5\)",
-        ),
-        (lambda: plots.training_curves({"loss": [1.0]}, ["bleu"]), r"which has loss\. Received: 'bleu'"),
-        (lambda: plots.training_curves([]), "at least one epoch"),
-        (lambda: plots.latencies([]), r"at least one number above 0\. Received: seconds=\[\]"),
-        (lambda: plots.latencies([0.1, 0.0]), "at least one number above 0"),
-        (lambda: plots.attention_weights(ATTENTION, "abcdefg", "abcd"), r"\(num_heads, 7, 4\)"),
-        (lambda: plots.attention_weights(ATTENTION, "abcdefg", "abcde", heads=[4]), r"`heads`.*heads=4"),
-        (lambda: plots.classified_images(np.ones((3, 4, 4, 1)), ["o"], ["o"]), "the same length, at least 1"),
-        (
-            lambda: plots.image_attention(np.ones((4, 4, 3)), np.ones((1, 6)), ["a"]),
-            "patches that make a square",
-        ),
-        (
-            lambda: plots.speech_attention(np.ones((4, 3)), np.ones((1, 4)), ["a", "b"], 1.0),
-            "a row for each of",
-        ),
-        (
-            lambda: plots.translation_attention(None, "저는", "self"),
-            r"decoder, cross\. Received: kind='self'",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("draw", "message"), [
+    *((lambda m=m: plots.masks({"m": m}, TOKENS), r"boolean with the shape \(5, 5\)") for m in MASKS),
+    (lambda: plots.masks(LOOK_AHEAD, TOKENS, scores=np.ones((2, 5))), r"shape \(5, 5\)\. Received: \(2, 5\)"),
+    (lambda: plots.training_curves({"loss": [1.0]}, ["bleu"]), r"which has loss\. Received: 'bleu'"),
+    (lambda: plots.training_curves([]), "at least one epoch"),
+    (lambda: plots.latencies([]), r"at least one number above 0\. Received: seconds=\[\]"),
+    (lambda: plots.latencies([0.1, 0.0]), "at least one number above 0"),
+    (lambda: plots.attention_weights(ATTENTION, "abcdefg", "abcd"), r"\(num_heads, 7, 4\)"),
+    (lambda: plots.attention_weights(ATTENTION, "abcdefg", "abcde", heads=[4]), r"`heads`.*heads=4"),
+    (lambda: plots.classified_images(np.ones((3, 4, 4, 1)), ["o"], ["o"]), "the same length, at least 1"),
+    (lambda: plots.image_attention(np.ones((4, 4, 3)), np.ones((1, 6)), ["a"]), "patches that make a square"),
+    (lambda: plots.speech_attention(np.ones((4, 3)), np.ones((1, 4)), ["a", "b"], 1.0), "a row for each of"),
+    (lambda: plots.translation_attention(None, "저는", "self"), r"decoder, cross\. Received: kind='self'"),
+])  # fmt: skip
 def test_wrong_arguments_are_refused(draw, message):
     with pytest.raises(ValueError, match=message):
         draw()

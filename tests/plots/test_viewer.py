@@ -246,11 +246,8 @@ def test_recorded_weights_are_those_of_the_model(translator, recorded):
 def softmaxed(group):
     """Computes the weights of a group from its recorded queries and keys."""
     layers_, heads, rows, columns = (
-        group["layers"],
-        group["heads"],
-        len(group["rows"]),
-        len(group["columns"]),
-    )
+        group["layers"], group["heads"], len(group["rows"]), len(group["columns"]),
+    )  # fmt: skip
     q = floats(group["vectors"][0], layers_, rows, heads, -1)
     k = floats(group["vectors"][1], layers_, columns, heads, -1)
     scores = np.einsum("lrhd,lchd->lhrc", q, k) / np.sqrt(q.shape[-1])

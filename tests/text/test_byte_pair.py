@@ -190,28 +190,22 @@ def test_no_text_has_an_empty_piece(ignore_merges):
     assert tokenizer.detokenize([[len(PIECES), *plain[1]]]).numpy().tolist() == [b"hello hello!"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"pattern": "bert"}, "`pattern` must be one of"),
-        ({"pattern": ["gpt2"]}, "`pattern` must be one of"),
-        ({"vocabulary": PIECES[1:]}, "must have a piece for each byte. Received: 'Ā' is missing"),
-        ({"vocabulary": [*PIECES, "he"]}, "must hold different str"),
-        ({"vocabulary": [*PIECES, 7]}, "must hold different str"),
-        (
-            {"vocabulary": [*PIECES, ""], "merges": ["he"]},
-            "`merges` must be lines of two pieces.* Received: 'he'",
-        ),
-        ({"vocabulary": [*PIECES, ""], "special_tokens": [""]}, "`special_tokens` must be in `vocabulary`"),
-        ({"vocabulary": [*PIECES, "\ud800"]}, "half of a surrogate pair"),
-        ({"merges": ["h e", "x y"]}, "`merges` must be lines of two pieces.* Received: 'x y'"),
-        ({"merges": ["he"]}, "`merges` must be lines of two pieces.* Received: 'he'"),
-        ({"merges": [["h", "e"]]}, "`merges` must be lines of two pieces"),
-        ({"pad_token": "<pad>"}, "`special_tokens` must be in `vocabulary`. Received: '<pad>'"),
-        ({"added_tokens": [5]}, "`added_tokens` must hold texts or `AddedToken`. Received: token=5"),
-        ({"vocabulary": [*PIECES, "e\u0301"], "added_tokens": ["e\u0301"], "nfc": True}, "form NFC"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"pattern": "bert"}, "`pattern` must be one of"),
+    ({"pattern": ["gpt2"]}, "`pattern` must be one of"),
+    ({"vocabulary": PIECES[1:]}, "must have a piece for each byte. Received: 'Ā' is missing"),
+    ({"vocabulary": [*PIECES, "he"]}, "must hold different str"),
+    ({"vocabulary": [*PIECES, 7]}, "must hold different str"),
+    ({"vocabulary": [*PIECES, ""], "merges": ["he"]}, "`merges` must be lines of two pieces.* Received: 'he'"),
+    ({"vocabulary": [*PIECES, ""], "special_tokens": [""]}, "`special_tokens` must be in `vocabulary`"),
+    ({"vocabulary": [*PIECES, "\ud800"]}, "half of a surrogate pair"),
+    ({"merges": ["h e", "x y"]}, "`merges` must be lines of two pieces.* Received: 'x y'"),
+    ({"merges": ["he"]}, "`merges` must be lines of two pieces.* Received: 'he'"),
+    ({"merges": [["h", "e"]]}, "`merges` must be lines of two pieces"),
+    ({"pad_token": "<pad>"}, "`special_tokens` must be in `vocabulary`. Received: '<pad>'"),
+    ({"added_tokens": [5]}, "`added_tokens` must hold texts or `AddedToken`. Received: token=5"),
+    ({"vocabulary": [*PIECES, "e\u0301"], "added_tokens": ["e\u0301"], "nfc": True}, "form NFC"),
+])  # fmt: skip
 def test_arguments_that_contradict_each_other_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         made(**arguments)

@@ -23,13 +23,9 @@ DAMAGED = 10_000
 def trained(rule="nmt_nfkc"):
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES),
-        model_writer=model,
-        vocab_size=60,
-        hard_vocab_limit=False,
-        normalization_rule_name=rule,
-        minloglevel=2,
-    )
+        sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=60, hard_vocab_limit=False,
+        normalization_rule_name=rule, minloglevel=2,
+    )  # fmt: skip
     return model.getvalue()
 
 

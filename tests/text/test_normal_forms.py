@@ -13,15 +13,8 @@ from keras_transformer.text.normal_forms import LONGEST_RUN, normalized
 # Of the combining classes 230, 220, 202, 10 and 1: a normal form sorts them.
 MARKS = "\u0301\u0323\u0327\u05b0\u0334"
 TEXTS = [
-    "",
-    "plain",
-    "Ångström",
-    "e\u0301\u0323 n\u0303",
-    "\u1112\u1161\u11ab",
-    "한글",
-    "ﬁ ² ｱ",
-    "\u0344x\u0f73",
-]
+    "", "plain", "Ångström", "e\u0301\u0323 n\u0303", "\u1112\u1161\u11ab", "한글", "ﬁ ² ｱ", "\u0344x\u0f73",
+]  # fmt: skip
 
 
 def marks(count):

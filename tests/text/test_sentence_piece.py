@@ -3,6 +3,7 @@ import io
 import numpy as np
 import pytest
 import sentencepiece
+from contracts import refuses
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.text import SentencePieceTokenizer, WordPieceTokenizer
@@ -65,8 +66,7 @@ def test_a_sentence_with_a_reserved_character_gets_pieces(kind, reserved):
 
 
 def test_a_text_of_reserved_characters_alone_is_refused():
-    with pytest.raises(ValueError, match="`sentences` must hold text"):
-        SentencePieceTokenizer.train(["\u2585"], 99)
+    refuses("`sentences` must hold text", SentencePieceTokenizer.train, ["\u2585"], 99)
 
 
 def test_ids_begin_with_pad_unk_bos_eos_and_sentences_come_back(subwords, sentences):
@@ -108,12 +108,10 @@ def test_training_twice_gives_the_same_model(sentences):
 
 def test_a_path_is_read_as_a_model_and_other_bytes_are_refused(tokenizer, tmp_path):
     for content in (b"", b"junk", tokenizer.model[: len(tokenizer.model) // 2]):
-        with pytest.raises(ValueError, match="not a SentencePiece model"):
-            SentencePieceTokenizer(content)
+        refuses("not a SentencePiece model", SentencePieceTokenizer, content)
     (tmp_path / "model").write_bytes(tokenizer.model)
     assert SentencePieceTokenizer(str(tmp_path / "model")).model == tokenizer.model
-    with pytest.raises(ValueError, match=r"nowhere\.model"):
-        SentencePieceTokenizer(tmp_path / "nowhere.model")
+    refuses(r"nowhere\.model", SentencePieceTokenizer, tmp_path / "nowhere.model")
 
 
 def trained(sentences, **options):
@@ -221,8 +219,7 @@ def test_bytes_of_a_vocabulary_are_read_as_bytes(sentences):
 @pytest.mark.parametrize("vocabulary", [["a", "b"], ["<unk>", "a", "a"], ["<unk>", 3], []])
 def test_a_vocabulary_is_of_different_pieces(tokenizer, vocabulary):
     message = "`vocabulary` must hold different str, and '<unk>' must be one of them"
-    with pytest.raises(ValueError, match=message):
-        SentencePieceTokenizer(tokenizer.model, vocabulary)
+    refuses(message, SentencePieceTokenizer, tokenizer.model, vocabulary)
 
 
 def test_a_vocabularys_segmentations_are_drawn_too(reversed_ids, sentences):
@@ -243,14 +240,12 @@ def test_a_vocabularys_segmentations_are_drawn_too(reversed_ids, sentences):
     ],
 )
 def test_arguments_out_of_range_are_refused_with_their_values(sentences, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        SentencePieceTokenizer.train(sentences, **arguments)
+    refuses(message, SentencePieceTokenizer.train, sentences, **arguments)
 
 
 def test_training_on_no_text_is_refused_with_the_number_of_sentences():
     for texts in ([], ["", "  "]):
-        with pytest.raises(ValueError, match=f"Received: {len(texts)} sentences"):
-            SentencePieceTokenizer.train(texts, 100)
+        refuses(f"Received: {len(texts)} sentences", SentencePieceTokenizer.train, texts, 100)
 
 
 def test_sentences_of_a_few_letters_are_enough():
@@ -260,8 +255,7 @@ def test_sentences_of_a_few_letters_are_enough():
 
 @pytest.mark.parametrize("tokenizer_class", [SentencePieceTokenizer, WordPieceTokenizer])
 def test_a_text_in_place_of_sentences_is_refused(tokenizer_class):
-    with pytest.raises(ValueError, match=r"iterable of str\. Received: one string, 'corpus.txt'"):
-        tokenizer_class.train("corpus.txt", 100)
+    refuses(r"iterable of str\. Received: one string, 'corpus.txt'", tokenizer_class.train, "corpus.txt", 100)
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])

@@ -15,13 +15,8 @@ from keras_transformer.text import (
 from keras_transformer.text.byte_pair import BYTE_CHARACTERS
 
 TEXTS = [
-    "Die Kinder spielen.",
-    "",
-    "  Größe\tÉ\u0301 ",
-    "안녕 Kinder!",
-    "x" * 120 + " im",
-    "中国 und \u200b Garten",
-]
+    "Die Kinder spielen.", "", "  Größe\tÉ\u0301 ", "안녕 Kinder!", "x" * 120 + " im", "中国 und \u200b Garten",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

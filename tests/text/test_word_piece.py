@@ -9,6 +9,7 @@ import unicodedata
 
 import pytest
 import tensorflow as tf
+from contracts import refuses
 
 from keras_transformer.text import TOKENIZERS, WordPieceTokenizer
 
@@ -69,8 +70,7 @@ def test_special_ids_are_those_of_their_names():
 @pytest.mark.parametrize("special", [("[PAD]", "[UNK]"), ("[PAD]", "[UNK]", "[CLS]", "[SEP]", 4)])
 def test_special_tokens_that_are_not_five_strings_are_named(special):
     message = r"`special_tokens` must be 5 str, for \[PAD\], .*Received: .*'\[UNK\]'"
-    with pytest.raises(ValueError, match=message):
-        made(special_tokens=special)
+    refuses(message, made, special_tokens=special)
 
 
 # Any text.
@@ -168,8 +168,7 @@ def test_rare_characters_are_left_out_where_asked():
     ],
 )
 def test_training_on_too_little_is_refused(texts, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        WordPieceTokenizer.train(texts, **{"vocab_size": 50, **arguments})
+    refuses(message, WordPieceTokenizer.train, texts, **{"vocab_size": 50, **arguments})
 
 
 # Files.
@@ -183,8 +182,7 @@ def test_a_vocabulary_file_is_read_line_by_line(end, start, tmp_path):
     assert tokenizer.pieces(range(tokenizer.vocab_size)) == pieces
     for content in (b"", b"junk", b"\xff"):
         (tmp_path / "vocab.txt").write_bytes(content)
-        with pytest.raises(ValueError, match="`vocabulary`"):
-            made(tmp_path / "vocab.txt")
+        refuses("`vocabulary`", made, tmp_path / "vocab.txt")
 
 
 @pytest.mark.parametrize(
@@ -201,8 +199,7 @@ def test_a_vocabulary_file_is_read_line_by_line(end, start, tmp_path):
     ],
 )
 def test_vocabularies_that_cannot_be_are_refused(pieces, message):
-    with pytest.raises(ValueError, match=message):
-        WordPieceTokenizer(pieces)
+    refuses(message, WordPieceTokenizer, pieces)
 
 
 def test_pieces_of_any_kind_are_taken():

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from contracts import refuses
 
 from keras_transformer.layers import Decoder, DecoderLayer, Embeddings, EncoderLayer
 from keras_transformer.losses import MaskedCrossentropy
@@ -74,21 +75,16 @@ def test_adapters_are_all_that_is_trained_and_begin_without_effect():
     ],
 )
 def test_models_and_ranks_without_adapters_are_refused(model, rank, rule):
-    with pytest.raises(ValueError, match=rule):
-        add_adapters(model, rank)
+    refuses(rule, add_adapters, model, rank)
 
 
-@pytest.mark.parametrize(
-    ("everywhere", "options"),
-    [
-        (True, {}),
-        (False, {}),
-        (True, {"dropout": 0.3, "rank_stabilized": True}),
-        (True, {"make": functional, "alpha": 5}),
-        (True, {"make": sequential}),
-    ],
-    ids=["everywhere", "values", "dropout", "functional", "sequential"],
-)
+@pytest.mark.parametrize(("everywhere", "options"), [
+    (True, {}),
+    (False, {}),
+    (True, {"dropout": 0.3, "rank_stabilized": True}),
+    (True, {"make": functional, "alpha": 5}),
+    (True, {"make": sequential}),
+], ids=["everywhere", "values", "dropout", "functional", "sequential"])  # fmt: skip
 def test_a_training_of_adapters_resumes_as_if_it_had_never_stopped(everywhere, options, tmp_path):
     whole = trained(adapted(everywhere, **options), tmp_path / "whole", epochs=2)
     trained(adapted(everywhere, **options), tmp_path / "parts", epochs=1)
@@ -106,8 +102,7 @@ def test_a_state_of_adapters_without_numbers_is_refused(tmp_path):
     model.save(path)
     model.decoder.layers[0].self_attention.value_dense.lora_kernel_a.assign(np.full((4, 2), np.nan))
     write_state(model, path)
-    with pytest.raises(ValueError, match=r"checkpoint-0001\.keras must be neither NaN nor infinite"):
-        load_checkpoint(path)
+    refuses(r"checkpoint-0001\.keras must be neither NaN nor infinite", load_checkpoint, path)
 
 
 def test_a_saved_model_of_adapters_has_merged_kernels_and_no_optimizer(tmp_path):
@@ -117,8 +112,7 @@ def test_a_saved_model_of_adapters_has_merged_kernels_and_no_optimizer(tmp_path)
     model.save(tmp_path / "merged.keras")
     with pytest.warns(UserWarning, match=r"saved with low-rank adapters .*`compile` before `fit`"):
         merged = keras.models.load_model(tmp_path / "merged.keras")
-    with pytest.raises(ValueError, match="call `compile` before `fit`"):
-        trained(merged, tmp_path)
+    refuses("call `compile` before `fit`", trained, merged, tmp_path)
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="must be a file of `Checkpoint`"):
         load_checkpoint(tmp_path / "merged.keras")
     ids = np.array([[5, 7, 11]])
@@ -147,21 +141,17 @@ def test_adapters_of_some_layers_have_their_alpha():
 )
 def test_targets_and_alphas_that_do_not_fit_are_refused(options):
     model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3, name="last")])
-    with pytest.raises(ValueError, match=next(iter(options)).removesuffix("s") + ".*"):
-        add_adapters(model, 2, **options)
+    refuses(next(iter(options)).removesuffix("s") + ".*", add_adapters, model, 2, **options)
     assert len(model.trainable_weights) == 2
 
 
 def test_dropout_and_the_root_of_the_rank_need_layers_of_this_library_or_none():
     model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3, name="last")])
-    with pytest.raises(ValueError, match=r"`dropout` is for dense layers of this library.*last"):
-        add_adapters(model, 2, dropout=0.1)
-    with pytest.raises(ValueError, match=r"`dropout` must be in \[0, 1\)"):
-        add_adapters(model, 2, dropout=1.0)
+    refuses(r"`dropout` is for dense layers of this library.*last", add_adapters, model, 2, dropout=0.1)
+    refuses(r"`dropout` must be in \[0, 1\)", add_adapters, model, 2, dropout=1.0)
     add_adapters(model, 4, alpha=6, rank_stabilized=True)
     assert model.layers[0].lora_alpha / model.layers[0].lora_rank == pytest.approx(6 / 4**0.5)
-    with pytest.raises(ValueError, match=r"has adapters already.*rank=4"):
-        add_adapters(model, 2)
+    refuses(r"has adapters already.*rank=4", add_adapters, model, 2)
 
 
 @pytest.mark.slow

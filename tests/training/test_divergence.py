@@ -16,13 +16,8 @@ def test_step_continues_that_of_an_earlier_training(lost_at, epoch, step):
     callback = StopOnNaN(lambda *which: [which], first_step=5)
     with pytest.raises(Diverged) as caught:
         model.fit(
-            tf.data.Dataset.from_tensor_slices((x, np.ones((4, 2, 1)))),
-            steps_per_epoch=2,
-            initial_epoch=2,
-            epochs=4,
-            shuffle=False,
-            verbose=0,
-            callbacks=[callback],
-        )
+            tf.data.Dataset.from_tensor_slices((x, np.ones((4, 2, 1)))), steps_per_epoch=2, initial_epoch=2,
+            epochs=4, shuffle=False, verbose=0, callbacks=[callback],
+        )  # fmt: skip
     assert f"in epoch {epoch + 1}, step {step + 1}, " in str(caught.value)
     assert f"The batch begins with [({epoch}, {step})]." in str(caught.value)

@@ -33,11 +33,7 @@ print(glibc.mallinfo2().hblkhd - before)
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="The C library is not glibc.")
 @pytest.mark.parametrize(
     ("mode", "environment", "is_mapped"),
-    [
-        ("usual", {}, True),
-        ("kept", {}, False),
-        pytest.param("kept", {"MALLOC_MMAP_THRESHOLD_": "1000000"}, True, marks=pytest.mark.slow),
-    ],
+    [("usual", {}, True), ("kept", {}, False), ("kept", {"MALLOC_MMAP_THRESHOLD_": "1000000"}, True)],
 )
 def test_large_blocks_are_kept(mode, environment, is_mapped):
     environment = {**{k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}, **environment}

@@ -5,7 +5,7 @@ import contextlib
 import keras
 import numpy as np
 import pytest
-from contracts import as_numpy
+from contracts import as_numpy, refuses
 from keras import ops
 
 import keras_transformer as kt
@@ -65,8 +65,7 @@ MUON_OPTIONS = [
 
 def test_muon_has_a_bounded_number_of_steps():
     """Each of them is traced, and a checkpoint of a stranger names their number."""
-    with pytest.raises(ValueError, match="`ns_steps` must be an integer at least 1, at most 100"):
-        Muon(0.01, ns_steps=10**9)
+    refuses("`ns_steps` must be an integer at least 1, at most 100", Muon, 0.01, ns_steps=10**9)
 
 
 @pytest.mark.parametrize("options", MUON_OPTIONS, ids=lambda options: next(iter(options), "plain"))

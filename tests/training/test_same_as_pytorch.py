@@ -58,12 +58,9 @@ class Model(torch.nn.Module):
         causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
         memory = self.encoder(self.embed(source), src_key_padding_mask=padding)
         out = self.decoder(
-            self.embed(target),
-            memory,
-            tgt_mask=causal,
-            tgt_key_padding_mask=target == PAD,
+            self.embed(target), memory, tgt_mask=causal, tgt_key_padding_mask=target == PAD,
             memory_key_padding_mask=padding,
-        )
+        )  # fmt: skip
         return out @ self.embedding.T
 
 

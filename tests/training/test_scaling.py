@@ -131,12 +131,9 @@ def free_ports(number):
 def start(program, *arguments, **environment):
     environment = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1", **environment}
     return subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        [sys.executable, "-c", program, *map(str, arguments)], env={**os.environ, **environment},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
 
 
 def start_workers(*arguments):

@@ -223,19 +223,15 @@ def reference_norms(model, batches, at_once=1):
     return found
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "compiling", "dtype", "rtol"),
-    [
-        ({}, {}, "float32", 1e-5),
-        ({}, {"run_eagerly": True}, "float32", 1e-5),
-        ({}, {"jit_compile": True}, "float32", 1e-4),
-        ({"global_clipnorm": 1e-3}, {}, "float32", 1e-5),
-        ({"gradient_accumulation_steps": 3}, {}, "float32", 1e-5),
-        ({}, {}, "mixed_float16", 2e-2),
-        ({"gradient_accumulation_steps": 3, "clipnorm": 1e-3}, {}, "mixed_float16", 2e-2),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("optimizer", "compiling", "dtype", "rtol"), [
+    ({}, {}, "float32", 1e-5),
+    ({}, {"run_eagerly": True}, "float32", 1e-5),
+    ({}, {"jit_compile": True}, "float32", 1e-4),
+    ({"global_clipnorm": 1e-3}, {}, "float32", 1e-5),
+    ({"gradient_accumulation_steps": 3}, {}, "float32", 1e-5),
+    ({}, {}, "mixed_float16", 2e-2),
+    ({"gradient_accumulation_steps": 3, "clipnorm": 1e-3}, {}, "mixed_float16", 2e-2),
+], ids=str)  # fmt: skip
 @pytest.mark.slow
 def test_the_norm_is_that_of_what_the_optimizer_applies_before_clipping(
     tmp_path, optimizer, compiling, dtype, rtol
