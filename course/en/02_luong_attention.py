@@ -132,6 +132,7 @@ for word, row in zip(target, alignment.round(2), strict=True):
 
 # %%
 layer = kt.layers.LuongAttention()
+# `[None]` adds an axis in front: a batch of one pair of sentences, (1, words, numbers).
 queries, memory = s[None].astype("float32"), h[None].astype("float32")
 layer.build(queries.shape, memory.shape)
 layer.set_weights([w_c])
@@ -147,6 +148,7 @@ np.testing.assert_allclose(shares[0, 0], alignment, atol=1e-5)
 # says that the scores stay as they are (chapter 5).
 
 # %%
+# `[:, None]` adds an axis after the batch, for one head (chapter 6): (1, 1, words, numbers).
 by_names, _ = kt.layers.dot_product_attention(queries[:, None], memory[:, None], memory[:, None], scale=1.0)
 np.testing.assert_allclose(by_names[0, 0], alignment @ h, atol=1e-5)
 
@@ -174,7 +176,8 @@ shifted = np.concatenate([np.full((4000, 1), begin), targets[:, :-1]], axis=1)  
 
 read, written = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
 embed = keras.layers.Embedding(vocab_size, 32)  # ids to vectors
-# The encoder returns all its states, and the last one for the decoder to start with.
+# `LSTMStack(1, 48)` is one LSTM whose state has 48 numbers. It returns the states of all words, and the last one:
+# with this one the decoder starts.
 states, last = kt.layers.LSTMStack(1, 48)(embed(read))
 decoder_states, _ = kt.layers.LSTMStack(1, 48)(embed(written), last)
 attended, learned = kt.layers.LuongAttention()(decoder_states, states, return_attention_scores=True)

@@ -133,6 +133,7 @@ for word, row in zip(target, alignment.round(2), strict=True):
 
 # %%
 layer = kt.layers.LuongAttention()
+# `[None]`은 맨 앞에 축을 하나 더합니다. 문장 쌍 하나로 된 배치입니다. (1, 단어 수, 차원)
 queries, memory = s[None].astype("float32"), h[None].astype("float32")
 layer.build(queries.shape, memory.shape)
 layer.set_weights([w_c])
@@ -148,6 +149,7 @@ np.testing.assert_allclose(shares[0, 0], alignment, atol=1e-5)
 # `scale=1.0`은 스코어를 그대로 쓰라는 뜻입니다(5장).
 
 # %%
+# `[:, None]`은 배치 축 뒤에 헤드 하나의 축을 더합니다(6장). (1, 1, 단어 수, 차원)
 by_names, _ = kt.layers.dot_product_attention(queries[:, None], memory[:, None], memory[:, None], scale=1.0)
 np.testing.assert_allclose(by_names[0, 0], alignment @ h, atol=1e-5)
 
@@ -175,7 +177,8 @@ shifted = np.concatenate([np.full((4000, 1), begin), targets[:, :-1]], axis=1)  
 
 read, written = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
 embed = keras.layers.Embedding(vocab_size, 32)  # ID를 벡터로
-# 인코더는 모든 상태와, 디코더가 시작할 마지막 상태를 돌려줍니다.
+# `LSTMStack(1, 48)`은 상태가 48차원인 LSTM 하나입니다. 모든 단어의 상태와 마지막 상태를 돌려줍니다. 디코더는 이
+# 마지막 상태에서 시작합니다.
 states, last = kt.layers.LSTMStack(1, 48)(embed(read))
 decoder_states, _ = kt.layers.LSTMStack(1, 48)(embed(written), last)
 attended, learned = kt.layers.LuongAttention()(decoder_states, states, return_attention_scores=True)
