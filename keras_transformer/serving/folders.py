@@ -61,7 +61,7 @@ def load(folder):
     classes = [servable for servable in known if (Path(folder) / servable.DESCRIPTION).is_file()]
     if len(classes) != 1:
         names = ", ".join(servable.DESCRIPTION for servable in classes or known)
-        received = "with several of them" if classes else "with none of them"
+        received = "with several of them" if classes else "with none of them, and no config.json"
         if not Path(folder).is_dir():
             received = "which is not a folder"
         elif not classes and (Path(folder) / "tuning.json").is_file():

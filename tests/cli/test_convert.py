@@ -106,7 +106,7 @@ def test_unusable_folder_is_refused_and_nothing_written(bert, tmp_path, capsys):
     assert "--source-language is for a Hugging Face folder" in capsys.readouterr().err
     assert main(["convert", "--no-tokenizers", str(bert), str(tmp_path / "new")]) == 2
     assert "--no-tokenizers is for a folder that becomes" in capsys.readouterr().err
-    refuses("with none of them", convert_back, tmp_path / "empty", tmp_path / "new")
+    refuses("with none of them, and no config", convert_back, tmp_path / "empty", tmp_path / "new")
     refuses("nothing is downloaded", convert, "bert-base-uncased", tmp_path / "new")
     refuses("convert it first with `keras-transformer convert`", load, bert)
     to_huggingface(families.own_model(families.GPT2), tmp_path / "gpt2")
