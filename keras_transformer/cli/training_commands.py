@@ -23,9 +23,10 @@ def _recipe(recipe_class, options):
 
 
 def _prepare():
+    import_tensorflow(trains=True)
+    # This imports Keras, and Keras TensorFlow.
     from keras_transformer.execution.memory import keep_freed_memory
 
-    import_tensorflow(trains=True)
     keep_freed_memory()
 
 

@@ -249,7 +249,8 @@ def test_a_closed_standard_input_is_named(tiny_run, traced, command, monkeypatch
     )
 
 
-def test_the_help_imports_no_numpy_and_commands_without_a_model_no_keras():
+def test_the_help_imports_no_numpy_and_commands_without_a_model_no_keras(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a\tb\n")
     code = """
 import contextlib, sys
 from keras_transformer.cli import main
@@ -263,10 +264,18 @@ from keras_transformer.cli.search_options import NORMALIZATIONS
 from keras_transformer.cli.tensorflow_import import import_tensorflow
 run("server-files missing", "train --help", "generate . --nothing", "evaluate missing")
 run("train --pairs . --output x --dropout 2", "train --output x", "tune . --data . --output x --alpha 2")
+def stop(trains):
+    raise ValueError(f"imported now, {trains=}")
+from keras_transformer.cli import training_commands
+training_commands.import_tensorflow = stop
+run("train --pairs pairs.tsv --output x", "tune . --data pairs.tsv --output x")
 print(sorted({"keras", "tensorflow"} & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    python = [sys.executable, "-c", code]
+    done = subprocess.run(python, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.count("usage: keras-transformer") == 2
+    # TensorFlow reads variables of the environment that `import_tensorflow` sets.
+    assert done.stderr.count("imported now, trains=True") == 2
     assert "--nothing" in done.stderr and done.stderr.count("missing") >= 2
     for rule in ("dropout=2.0", "Give --source and --target", "`alpha` needs `lora`"):
         assert rule in done.stderr
