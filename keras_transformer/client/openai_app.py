@@ -69,6 +69,7 @@ def openai_app(
     from starlette.middleware import Middleware
     from starlette.middleware.cors import CORSMiddleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
@@ -102,6 +103,9 @@ def openai_app(
         async def guarded_answer(request):
             try:
                 return await answer(request)
+            except ClientDisconnect:
+                # Nobody reads this.
+                return refused(request, RefusedError("The caller left before the end of the request."))
             except Exception as error:
                 return refused(request, error if isinstance(error, RefusedError) else _failure(error))
 

@@ -1,5 +1,6 @@
 """`openai_app` asked by web pages: which origins may ask, and the page of docs/openai.md in Chromium."""
 
+import asyncio
 import contextlib
 import functools
 import http.server
@@ -95,6 +96,27 @@ def test_a_page_reads_why_its_request_failed_and_the_log_more(error, status, mes
     assert found.status_code == status and found.headers["Access-Control-Allow-Origin"] == SITE
     assert message in found.json()["error"]["message"] and "10.1" not in found.text
     assert "10.1.2.3" in caplog.text and (status != 500 or "in fail" in caplog.text)
+
+
+def test_a_caller_that_leaves_while_it_asks_is_no_failure(caplog):
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/completions",
+        "query_string": b"",
+        "headers": headers,
+    }
+    sent = []
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(openai_app({"chat": None})(scope, receive, send))
+    assert sent[0]["status"] == 400 and "failed" not in caplog.text
 
 
 class Site(http.server.SimpleHTTPRequestHandler):
