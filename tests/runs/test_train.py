@@ -256,8 +256,8 @@ LONG_WARM_UP = r"less than the updates of the training.* Received: warmup_steps=
 
 
 @pytest.mark.parametrize(("wrong", "val_pairs", "message"), [
-    ({"num_heads": 3}, None, ""),
-    ({"vocab_size": 20}, None, ""), ({"max_length": 600}, None, ""),
+    ({"num_heads": 3}, None, "divisible by `num_heads`"),
+    ({"vocab_size": 20}, None, "`vocab_size` ids"), ({"max_length": 600}, None, "`max_length`"),
     ({"patience": 2}, None, WITHOUT_PAIRS), ({"patience": 2}, [], WITHOUT_PAIRS),
     ({"schedule": "linear", "warmup_steps": 4000}, None, LONG_WARM_UP),
     ({"schedule": "cosine", "warmup_steps": 4000}, None, LONG_WARM_UP),
