@@ -235,7 +235,8 @@ def check_answers(path, functions, requests, draws=False, afresh=False):
         requests: An iterable of pairs: a signature's name, and a dict of its inputs.
         draws: Whether the answers are drawn at random, so that only their dtypes can be compared.
         afresh: Whether to take each function out of `functions` when it has answered, and to load the export again for
-            each request. A function or a session that has run holds a copy of the int8 weights: so there is one copy.
+            each request. A function or a session that has run holds a copy of the int8 weights. So there is one copy,
+            and one of each function that several of these call, such as a search, until the last of them has answered.
 
     Raises:
         ValueError: If an answer differs.
