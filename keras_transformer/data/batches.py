@@ -30,13 +30,13 @@ class Batches:
         tokenizers: A tokenizer with `tokenize` and `vocab_size`, with `sampling` also `sampled`; or a pair of them, for
             the sources and for the targets.
         batch_tokens: Largest number of positions in a batch, padding included: rows times the longer side. A batch has
-            pairs of one bucket only, so few pairs make smaller batches, `num_buckets` of them at least.
+            pairs of one bucket only, so each bucket makes one batch at least, and few pairs make smaller batches.
         max_length: Largest number of tokens of a side, with the ids around them.
         too_long: What happens to a pair with a longer side: "skip" leaves it out and "truncate" cuts it, both with a
             warning; "error" raises.
-        num_buckets: Largest number of shapes. Fewer make fewer, larger batches of few pairs, with more padding: 192
-            pairs of 3 to 60 bytes, with 4096 `batch_tokens`, are 10 batches with 27% padding, or 3 with 46% in one
-            bucket.
+        num_buckets: Largest number of shapes. With few pairs, a smaller number makes larger batches with more padding:
+            192 pairs of 3 to 60 bytes, with 4096 `batch_tokens`, are 10 batches with 27% padding, or in one bucket 3
+            batches with 46%.
         seed: Int, the seed of the order and of `sampling`.
         sampling: Float, the `alpha` of `tokenizer.sampled`: draws other subwords of each sentence in each epoch. A
             draw that is too long for its batch is replaced by the most likely subwords. None uses the most likely

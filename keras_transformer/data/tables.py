@@ -58,7 +58,7 @@ def hold_out(rows, share, seed=1, stratified=False):
     Args:
         rows: A list of tuples.
         share: The share of the texts to hold out, in (0, 1): `round(share * texts)` of them, one at least, and not all.
-            A share of 0.02 is 4 of 200 texts: hold out more of few.
+            A share of 0.02 is only 4 of 200 texts: of few texts take a larger share.
         seed: Seed of the draw.
         stratified: Whether to draw this share of the texts of each label, which is the last column, and at least one
             of each label with two texts or more. A text with several labels counts for its first one.

@@ -55,8 +55,9 @@ class Sample(Strategy):
         typical_p: Keep the tokens whose information is nearest to the entropy: the fewest that hold at least this
             probability together.
         num_samples: Number of samples for each source, at most 10,000; the likeliest comes first.
-        most_k: Where `top_k` has a value for each row, the largest of them, so that no more tokens are sorted; a row
-            of 0 keeps as many. 0 for the size of the vocabulary. One `top_k` for all rows must not be larger, or 0.
+        most_k: Where `top_k` has a value for each row, the largest of them, so that no more tokens are sorted. A row
+            whose `top_k` is 0 keeps this many. 0 for the size of the vocabulary. With a `most_k` above 0, a `top_k`
+            for all rows must be from 1 to `most_k`.
         log_probs: Number of the likeliest tokens whose log probabilities are kept at each place, with that of the token
             itself; the result is `LoggedHypotheses`. None for none.
         logged: With `log_probs`, whether they are kept; without them their tensors have no places. A bool, or inside a

@@ -60,8 +60,8 @@ def tune(recipe, folder, data, output, val_data=None, say=print):
     A language model learns the answers of chats, which `read_chats` reads. An encoder learns the labels of a table,
     which `read_table` reads, or of words, which `read_conll` reads, with a new head. An embedder of
     sentence-transformers learns the matches of a table. The tuned model is that of the best epoch: of the lowest
-    validation loss; of the highest accuracy of labels; with `class_weights` of the highest mean F1 of the classes; of
-    words with entities, which have the label "O" around them, of the highest F1 of entities.
+    validation loss, or of the highest accuracy of labels. Where words have the label "O", it is the epoch of the
+    highest F1 of entities. Of other labels with `class_weights`, it is that of the highest mean F1 of the classes.
 
     A tuning may be stopped at any step. The same call resumes it, and it ends with the weights of a tuning that was not
     stopped, bit for bit on one machine. On SIGTERM it saves its state, within an epoch too.

@@ -338,7 +338,7 @@ def save_model(model, path):
     `.keras` file. So the model has no optimizer while it is saved.
 
     The file is written twice, because Keras writes the time into it. The copy takes an eighth of the CPU time of
-    Keras's own saving (0.12 and 0.95 s for 48 million weights), and for that long as much room on the disk.
+    Keras's own saving (0.12 and 0.95 s for 48 million weights). Until it is done, there are two files on the disk.
 
     Args:
         model: A `keras.Model`.
