@@ -495,7 +495,7 @@ def test_a_moving_average_translates_and_validates_but_does_not_train(
 def test_a_vocabulary_smaller_than_asked_for_is_announced(tmp_path, pairs):
     options = {"epochs": 1, "warmup_steps": 1, "tokenizer": "bpe"}
     said = trained(changed(**options, vocab_size=100_000), pairs, tmp_path / "more")
-    assert "the texts do not give the 100,000 of `vocab_size`" in said[1]
+    assert any("the texts do not give the 100,000 of `vocab_size`" in line for line in said)
     said = trained(changed(**options), pairs, tmp_path / "all")
     assert not any("vocab_size" in line for line in said)
 
