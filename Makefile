@@ -39,7 +39,7 @@ demo: $(VENV)/.plots
 	$(BIN)/python examples/demo.py --output demo
 
 # The first page of the site shows the demo's model.
-demo/attention.html:
+demo/pictures/attention.html:
 	$(MAKE) demo
 
 # The chapters of the course executed into notebooks in course/_build. What did not change is kept.
@@ -49,7 +49,7 @@ course: $(VENV)/.course
 	$(BIN)/python course/execute.py --languages $(LANGUAGES) --only '$(ONLY)'
 
 # The site, English and Korean, in docs/_build/html, with the chapters. Any warning, and any link inside the site that leads nowhere, is an error.
-docs: course demo/attention.html $(VENV)/.docs
+docs: course demo/pictures/attention.html $(VENV)/.docs
 	$(BIN)/python docs/build_site.py
 
 # The same site with the chapters that are executed already: the others have a page that says so.
