@@ -91,11 +91,11 @@ def openai_app(
         }
         middleware.append(Middleware(CORSMiddleware, allow_origins=origins, **allowed))
 
-    def refused(request, error):
+    def refused(error):
         return JSONResponse(error.body, error.status)
 
     def unknown(request, error):
-        return refused(request, RefusedError(error.detail, status=error.status_code))
+        return refused(RefusedError(error.detail, status=error.status_code))
 
     def guarded(answer):
         """Returns an answer to a route that raises nothing: Starlette would answer outside of `middleware`."""
@@ -105,9 +105,9 @@ def openai_app(
                 return await answer(request)
             except ClientDisconnect:
                 # Nobody reads this.
-                return refused(request, RefusedError("The caller left before the end of the request."))
+                return refused(RefusedError("The caller left before the end of the request."))
             except Exception as error:
-                return refused(request, error if isinstance(error, RefusedError) else _failure(error))
+                return refused(_refusal(error))
 
         return guarded_answer
 
@@ -303,7 +303,7 @@ async def _events(first, pieces):
         async for part in pieces:
             yield _event(part)
     except Exception as error:
-        yield _event((error if isinstance(error, RefusedError) else _failure(error)).body)
+        yield _event(_refusal(error).body)
         return
     yield "data: [DONE]\n\n"
 
@@ -312,11 +312,13 @@ def _event(content):
     return f"data: {json.dumps(content)}\n\n"
 
 
-def _failure(error):
-    """Returns the `RefusedError` for a failure of the model's server, or of the proxy itself.
+def _refusal(error):
+    """Returns the `RefusedError` that a caller is told: the error itself, or one for a failure, which the log gets.
 
-    Its message holds no address: callers read it.
+    The message for a failure, of the model's server or of the proxy itself, holds no address: callers read it.
     """
+    if isinstance(error, RefusedError):
+        return error
     if not isinstance(error, (OSError, ValueError)):
         # The log of the command has a line for each event, and no `exc_info`.
         log.error("the proxy failed: %s", "".join(traceback.format_exception(error)))

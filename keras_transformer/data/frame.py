@@ -35,13 +35,13 @@ class Frame:
     target_start: tuple = ()
 
     def __post_init__(self):
-        for name in ("source_start", "source_end", "target_start"):
-            # None stays None: another `eos_id`, by `dataclasses.replace`, has another end.
-            if getattr(self, name) is not None or name != "source_end":
-                ids = tuple(getattr(self, name))
-                for each in ids:
-                    check_count(0, **{name: each})
-                object.__setattr__(self, name, ids)
+        # A `source_end` of None stays None: another `eos_id`, by `dataclasses.replace`, has another end.
+        given = ("source_end",) if self.source_end is not None else ()
+        for name in ("source_start", *given, "target_start"):
+            ids = tuple(getattr(self, name))
+            for each in ids:
+                check_count(0, **{name: each})
+            object.__setattr__(self, name, ids)
 
     @property
     def end_of_source(self):

@@ -153,6 +153,7 @@ class ServedGraph:
                 description["files"] = hashes(temporary)
                 write_json(temporary / DESCRIPTION, description)
                 if check:
+                    # The check frees each function when it has answered. So nothing else may hold one.
                     functions.clear()
                     self._check(temporary, {name: as_called(makers.pop(name)) for name in list(makers)})
         seconds = round(time.monotonic() - started, 3)
