@@ -60,10 +60,11 @@ class _Blocks:
         self.span = self.source_len
         if window is not None:
             self.size = min(self.size, max(window, FEWEST_QUERIES))
-        self.size = min(self.size, self.target_len)
+        # As many queries in each block as possible: the last block's empty places are multiplied too.
+        self.count = -(-self.target_len // self.size)
+        self.size = -(-self.target_len // self.count)
         if window is not None:
             self.span = min(self.source_len, self.size + 2 * (window - 1))
-        self.count = -(-self.target_len // self.size)
         self.rows = self.batch_size * self.heads
         self.mask = self._expanded(mask)
 
