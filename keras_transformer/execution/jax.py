@@ -1,6 +1,7 @@
 """The backend's own operations on JAX, and plain ones on other backends. `tensorflow.py` has the same names."""
 
 import contextlib
+import functools
 import itertools
 
 import keras
@@ -75,10 +76,22 @@ def shared_function(function, size):
     """Makes a function of the computation at hand, which is traced for its first call and used for all like it.
 
     Args:
-        function: Function of nests of tensors.
+        function: Function of nests of tensors and ints. As on TensorFlow, it is traced again for other ints.
         size: Not read.
     """
-    return jax.jit(function)
+
+    @functools.partial(jax.jit, static_argnums=(0, 1))
+    def traced(structure, leaves, tensors):
+        tensors = iter(tensors)
+        leaves = [next(tensors) if leaf is ... else leaf for leaf in leaves]
+        return function(*jax.tree.unflatten(structure, leaves))
+
+    def shared(*args):
+        leaves, structure = jax.tree.flatten(args)
+        tensors = [leaf for leaf in leaves if not isinstance(leaf, int)]
+        return traced(structure, tuple(leaf if isinstance(leaf, int) else ... for leaf in leaves), tensors)
+
+    return shared
 
 
 def inference_graph(differentiable=False):

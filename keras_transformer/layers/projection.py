@@ -251,7 +251,10 @@ def _contracted_axes(equation):
 
 def product_of(rows, operands):
     """Multiplies rows `(m, k)` by the kernel of `Operands` and adds the bias: `(m, n)`, of the dtype of the rows."""
-    x = ops.matmul(rows, operands.kernel) if operands.scale is None else int8_product(operands, rows)
+    if operands.scale is None:
+        x = ops.matmul(rows, operands.kernel, transpose_y=operands.transposed)
+    else:
+        x = int8_product(operands, rows)
     x = x if operands.lora is None else x + operands.lora(rows)
     return x if operands.bias is None else x + operands.bias
 
