@@ -49,7 +49,11 @@ class SuppressFirstTokens(SuppressTokens):
     def adjusted(self, logits, beams, search):
         is_first = ops.equal(beams.lengths, _column(self.begin))[..., None]
         suppressed = super().blocked(beams, search, logits.shape[-1])
-        return ops.where(ops.logical_and(is_first, suppressed), NEVER, logits)
+        return ops.cond(
+            ops.any(is_first),
+            lambda: ops.where(ops.logical_and(is_first, suppressed), NEVER, logits),
+            lambda: logits,
+        )
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -98,37 +102,40 @@ class TimestampRules(Constraint):
     def adjusted(self, logits, beams, search):
         vocab_size = logits.shape[-1]
         check_count(0, vocab_size - 1, first_id=self.first_id)
-        ids, begin = ops.arange(vocab_size, dtype="int32"), _column(self.begin)
-        is_stamp = ids >= self.first_id
-        written = beams.lengths - begin
+        rows = _column(self.rows, "bool")[..., None]
+        # Most recordings are short and get no timestamps: then no rule reads the vocabulary.
+        return ops.cond(
+            ops.any(rows), lambda: ops.where(rows, self._ruled(logits, beams), logits), lambda: logits
+        )
+
+    def _ruled(self, logits, beams):
+        """Applies the rules to the logits of all rows."""
+        first, vocab_size = self.first_id, logits.shape[-1]
+        written = (beams.lengths - _column(self.begin))[..., None]
         last, before = (
             ops.take_along_axis(beams.tokens, ops.maximum(beams.lengths - i, 0)[..., None], axis=-1)
             for i in (1, 2)
         )
-        after_stamp = ops.logical_and(written[..., None] >= 1, last >= self.first_id)
-        after_two = ops.logical_or(written[..., None] < 2, before >= self.first_id)
+        is_first = ops.equal(written, 0)
+        after_stamp = ops.logical_and(written >= 1, last >= first)
+        after_two = ops.logical_or(written < 2, before >= first)
         opened = ops.logical_and(after_stamp, ops.logical_not(after_two))
+        newest = ops.max(ops.maximum(beams.tokens, first - 1), axis=-1, keepdims=True)
         # A segment is not empty: only a second timestamp may repeat the newest one.
-        newest = ops.max(ops.maximum(beams.tokens, self.first_id - 1), axis=-1, keepdims=True)
         lowest = ops.where(opened, newest, newest + 1)
-        is_first = ops.equal(written, 0)[..., None]
-        forbidden = [
-            ops.logical_and(is_stamp, ids < lowest),
-            ops.logical_and(is_stamp, ops.logical_and(after_stamp, after_two)),
-            ops.logical_and(ids < self.eos_id, opened),
-            ops.logical_and(is_first, ids < self.first_id),
-            # The id before the timestamps says that there are none.
-            ops.equal(ids, self.first_id - 1),
-        ]
-        if self.latest_begin is not None:
-            forbidden.append(ops.logical_and(is_first, ids > self.first_id + self.latest_begin))
-        ruled = logits
-        for tokens in forbidden:
-            ruled = ops.where(tokens, NEVER, ruled)
-        stamps = ops.logsumexp(ruled[..., self.first_id :], axis=-1, keepdims=True)
-        likeliest = ops.max(ruled[..., : self.first_id], axis=-1, keepdims=True)
-        ruled = ops.where(ops.logical_and(stamps > likeliest, ops.logical_not(is_stamp)), NEVER, ruled)
-        return ops.where(_column(self.rows, "bool")[..., None], ruled, logits)
+        lowest = ops.where(ops.logical_and(after_stamp, after_two), vocab_size, lowest)
+        latest = vocab_size if self.latest_begin is None else first + self.latest_begin
+        stamp_ids = ops.arange(first, vocab_size, dtype="int32")
+        allowed = ops.logical_and(stamp_ids >= lowest, stamp_ids <= ops.where(is_first, latest, vocab_size))
+        stamps = ops.where(allowed, logits[..., first:], NEVER)
+        lowest = ops.where(is_first, first, ops.where(opened, self.eos_id, 0))
+        # The id before the timestamps says that there are none.
+        ids = ops.arange(first, dtype="int32")
+        allowed = ops.logical_and(ids >= lowest, ids < first - 1)
+        others = ops.where(allowed, logits[..., :first], NEVER)
+        together = ops.logsumexp(stamps, axis=-1, keepdims=True)
+        others = ops.where(together > ops.max(others, axis=-1, keepdims=True), NEVER, others)
+        return ops.concatenate([others, stamps], axis=-1)
 
 
 def _column(x, dtype="int32"):
