@@ -4,7 +4,8 @@
 
 HF_FOLDER is the checkpoint openai/whisper-base, CT2_FOLDER the same weights for CTranslate2. RECORDINGS holds the five
 WAV files of LibriVox in the Debian package pocketsphinx-testdata, at 16 kHz. The exports are written into OUTPUT. The
-two interpreters have transformers with torch, and ctranslate2 with numpy. `CXX_RUN_DIR` is the folder of `cxx_run.py`.
+two interpreters have transformers with torch, and ctranslate2 with numpy and tokenizers. `CXX_RUN_DIR` is the folder of
+`cxx_run.py`.
 
 Each contestant is a process. They take turns, one repetition each. The exports and transformers begin with samples;
 CTranslate2 is given the spectrograms that transformers computed, so its time has no spectrogram.
@@ -37,7 +38,7 @@ def main():
     parser.add_argument("recordings", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("--transformers", help="an interpreter with transformers and torch")
-    parser.add_argument("--ctranslate2", help="an interpreter with ctranslate2 and numpy")
+    parser.add_argument("--ctranslate2", help="an interpreter with ctranslate2, numpy and tokenizers")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--variants", nargs="+", default=["portable", "int8"], choices=VARIANTS)
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
