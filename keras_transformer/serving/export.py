@@ -46,7 +46,8 @@ class ServedGraph:
         batch_sizes: Increasing ints; None for (1, 8, 32). A request with more rows than the last is answered in several
             steps. With `xla=True`, a step is padded to one of these sizes.
         source_lengths: Increasing ints, the lengths in tokens to which sources are padded with `xla=True`. The last is
-            `max_source_length`. None for 16, 32, 64 and so on up to `max_source_length`.
+            `max_source_length`. None for 16, 32, 64 and so on up to `max_source_length`; a servable that reads files
+            has none.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -62,8 +63,9 @@ class ServedGraph:
         batch_sizes=None,
         source_lengths=None,
     ):
-        rule = "`source_lengths` is for a compiled search, `xla=True`."
-        check(xla or not source_lengths, rule, source_lengths=source_lengths)
+        longest = servable.max_source_length
+        rule = "`source_lengths` is for a compiled search of texts, `xla=True`."
+        check(not source_lengths or (xla and longest is not None), rule, source_lengths=source_lengths)
         check(
             not isinstance(signatures, str)
             and (not xla or signatures is None or "serving_default" in signatures),
@@ -81,19 +83,18 @@ class ServedGraph:
             "(CUDA_VISIBLE_DEVICES=-1).",
             devices=keras.distribution.list_devices(),
         )
-        longest = servable.max_source_length
-        rule = f"`xla` is for servables that read texts, no {type(servable).__name__}."
-        check(not xla or longest is not None, rule, xla=xla)
         self.batch_sizes = _increasing("batch_sizes", batch_sizes or BATCH_SIZES)
-        lengths = _increasing("source_lengths", source_lengths or _doubled(SHORTEST, longest or SHORTEST))
-        rule = f"`source_lengths` must end with max_source_length={longest}."
-        check(not xla or lengths[-1] == longest, rule, source_lengths=lengths)
+        lengths = []  # of a servable that reads files
+        if longest is not None:
+            lengths = _increasing("source_lengths", source_lengths or _doubled(SHORTEST, longest))
+            rule = f"`source_lengths` must end with max_source_length={longest}."
+            check(not xla or lengths[-1] == longest, rule, source_lengths=lengths)
         self.xla, self.source_lengths = xla, lengths if xla else None
         self._precision, self._names = precision, signatures
         # A graph that is not compiled gains nothing from requests of other shapes.
-        shapes = [(size, length) for length in lengths for size in self.batch_sizes]
+        shapes = [(size, length) for length in lengths or [None] for size in self.batch_sizes]
         self.shapes = shapes if xla else shapes[:1]
-        self.checked_shape = (self.batch_sizes[0] if xla else 2, lengths[0])
+        self.checked_shape = (self.batch_sizes[0] if xla else 2, shapes[0][1])
         int8 = precision == "int8" and not has_int8_weights(servable.model)
         self.servable = servable.changed(model=quantized_copy(servable.model)) if int8 else servable
 

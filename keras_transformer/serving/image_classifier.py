@@ -70,10 +70,11 @@ class ImageClassifierSignatures(Signatures):
         """
 
         servable, prepared = self._servable, (*self._model.image_size, self._model.channels)
+        compute = self._compiled_step(self._computed)
 
         def step(contents):
             images, usable = pictures(contents, servable.preprocessing, servable.image_shape, prepared)
-            return [tf.nn.softmax(self._model(images, training=False)), usable]
+            return [*compute(images), usable]
 
         outputs = [Output((len(servable.labels),), 0.0), Output((), False)]
         with self._computing():
@@ -85,11 +86,16 @@ class ImageClassifierSignatures(Signatures):
             "error": tf.where(usable, "", UNUSABLE),
         }
 
+    def _computed(self, images):
+        return [tf.nn.softmax(self._model(images, training=False))]
+
     def _probabilities(self, image):
+        compute = self._compiled_step(self._computed)
+
         def step(images):
-            if self._servable.preprocessing is not None:
-                images = self._servable.preprocessing(images)
-            return [tf.nn.softmax(self._model(images, training=False))]
+            return compute(
+                images if self._servable.preprocessing is None else self._servable.preprocessing(images)
+            )
 
         outputs = [Output((len(self._servable.labels),), 0.0)]
         with self._computing():

@@ -66,14 +66,19 @@ class ImageWriterSignatures(WriterSignatures):
         n, longest = strategy.n_best, servable.longest_output
         any_size = (None, None, servable.image_shape[-1])
 
-        def search(contents):
+        def search(images):
+            return [*self._model.search(images, strategy, longest, constraints=servable.constraints)]
+
+        search = self._compiled_step(search)
+
+        def step(contents):
             images, usable = pictures(contents, servable.preprocessing, any_size, servable.image_shape)
-            return [*self._model.search(images, strategy, longest, constraints=servable.constraints), usable]
+            return [*search(images), usable]
 
         outputs = [Output((n, longest), self._model.pad_id), Output((n,), 0), Output((n,), 0.0)]
         with self._computing():
             tokens, lengths, scores, usable = self._in_chunks(
-                search, [image], [*outputs, Output((), False)], self._batch_sizes[-1]
+                step, [image], [*outputs, Output((), False)], self._batch_sizes[-1]
             )
         texts = tf.reshape(self._texts(tf.reshape(tokens, (-1, longest))), (-1, n))
         whole = usable[:, None]

@@ -245,7 +245,7 @@ class Servable(KeepsFunctions, Saving):
         return self._functions.get((xla, signature), self.model.variables, make)
 
     def _make_function(self, xla, signature):
-        if not xla or self.max_source_length is None:
+        if not xla:
             function = self.signatures([tf.int32.max]).functions()[signature]
             # `CompiledFunctions` makes a new function for new int8 weights.
             with native.inference_graph():
@@ -253,7 +253,7 @@ class Servable(KeepsFunctions, Saving):
             return function
         # XLA compiles each shape, which takes seconds. So there are few shapes.
         step, longest = SOURCE_LENGTH_STEP, self.max_source_length
-        lengths = [*range(step, longest, step), longest]
+        lengths = [] if longest is None else [*range(step, longest, step), longest]
         return self.signatures(COMPILED_BATCH_SIZES, lengths).functions()[signature]
 
     def export(self, folder, version=1, xla=False, *, warmup=True, check=True, verbose=False, **options):

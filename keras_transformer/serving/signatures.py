@@ -40,8 +40,8 @@ class Signatures:
         servable: A `Servable`.
         batch_sizes: Increasing ints. The last is the largest number of rows of a step. With `source_lengths`, a step is
             padded to one of these sizes.
-        source_lengths: Increasing ints: XLA compiles the steps, and their inputs are padded to one of these lengths.
-            None for steps that are not compiled.
+        source_lengths: Increasing ints: XLA compiles the steps, and their ids are padded to one of these lengths. No
+            ints where the steps have no ids; None for steps that are not compiled.
         weights: A function without arguments that returns the tensors to compute with, in the order of
             `model.weights`. None to compute with the model's variables.
     """
@@ -71,13 +71,13 @@ class Signatures:
         """Compiles a function for the sizes that were asked for; without `source_lengths` returns it as it is.
 
         Args:
-            function: Takes int32 tensors `(rows, length)`, other tensors `(rows, ...)` and scalars; first one of rank
-                2. Returns a list of tensors `(rows, ...)`.
+            function: Takes int32 tensors `(rows, length)`, other tensors `(rows, ...)` and scalars; the first one has
+                rows. Returns a list of tensors `(rows, ...)`.
 
         Returns:
             A function with the same arguments and results.
         """
-        if not self._source_lengths:
+        if self._source_lengths is None:
             return function
         compiled_function = native.compiled(function, self._model, jit_compile=True)
 
@@ -85,7 +85,9 @@ class Signatures:
             rows = tf.shape(inputs[0])[0]
             widths = [tf.shape(each)[1] for each in inputs if each.shape.rank == 2]
             size = next_size(self._batch_sizes, rows)
-            longest = next_size(self._source_lengths, functools.reduce(tf.maximum, widths))
+            longest = (
+                next_size(self._source_lengths, functools.reduce(tf.maximum, widths)) if widths else None
+            )
 
             def padded(each):
                 if each.shape.rank != 2:

@@ -9,7 +9,7 @@ from keras_transformer.decoding import Greedy, SpeechIds
 from keras_transformer.layers import LogMelSpectrogram
 from keras_transformer.models import EncoderDecoder
 from keras_transformer.recordings import wav_of
-from keras_transformer.serving.transcripts import TranscriberSignatures
+from keras_transformer.serving.transcripts import WINDOWS, TranscriberSignatures
 from keras_transformer.serving.writer import FileWriter
 
 
@@ -186,7 +186,10 @@ class Transcriber(FileWriter):
 
     def warmup_requests(self, shapes):
         samples = np.zeros((self.sampling_rate,), "float32")
-        yield "serving_default", {"audio": np.stack([samples] * shapes[0][0])}
+        # Zeros at the end are no part of a recording.
+        samples[-1] = 2**-15
+        for rows in sorted({min(batch_size, WINDOWS) for batch_size, _ in shapes}):
+            yield "serving_default", {"audio": np.stack([samples] * rows)}
         # One answer takes a window of the encoder, which are seconds: so these have one row.
         file = {"wav": [wav_of(samples, self.sampling_rate)], "language": [""], "task": [""]}
         words = ("words",) if self.ids.alignment_heads else ()

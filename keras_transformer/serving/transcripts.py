@@ -225,9 +225,11 @@ class TranscriberSignatures(Signatures):
             chosen = [tf.gather(each, active) for each in (language, task, stamps)]
             left = tf.minimum(tf.gather(totals, active) - tf.gather(begin, active), frames)
             outputs = [Output((longest,), DROPPED), Output((), 0), Output((), False), Output((), -1)]
+            search = functools.partial(self._search, words=words)
             with self._computing():
                 new, lengths, silent, own, *said = self._in_chunks(
-                    functools.partial(self._search, words=words),
+                    # What finds the words has shapes of its own for each recording.
+                    search if words else self._compiled_step(search),
                     [windows, *chosen, left],
                     outputs + [Output((longest, 2), 0.0)] * words,
                     min(WINDOWS, self._batch_sizes[-1]),

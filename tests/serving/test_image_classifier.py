@@ -9,6 +9,7 @@ from contracts import randomized, refuses
 from keras_transformer.layers import Encoder, ImagePreprocessing
 from keras_transformer.models import VisionTransformer
 from keras_transformer.serving import ImageClassifier, load
+from keras_transformer.serving.export import ServedGraph
 
 LABELS = ["circle", "square", "star"]
 
@@ -44,27 +45,29 @@ def test_no_image_changes_another(classifier, images):
     assert [row for i, row in enumerate(found) if i != 2] == [row for i, row in enumerate(expected) if i != 2]
 
 
-def test_saved_and_exported_answers_are_the_same(classifier, images, tmp_path):
+@pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_saved_and_exported_answers_are_the_same(xla, classifier, images, tmp_path):
     classifier.save(tmp_path / "saved")
     again = load(tmp_path / "saved")
     expected = classifier.classify(images)
     assert again.classify(images) == expected
-    export = again.export(tmp_path / "model", batch_sizes=[1, 4], check=False)
-    found = answers(export, tmp_path, image=images.tolist())
+    export = again.export(tmp_path / "model", xla=xla, batch_sizes=[1, 4], check=False)
+    found = answers(export, tmp_path, xla=xla, image=images.tolist())
     assert found["label"] == [label for label, _ in expected]
     np.testing.assert_allclose(found["probability"], [p for _, p in expected], atol=1e-5)
-    found = answers(export, tmp_path, "probabilities", image=images.tolist())
+    found = answers(export, tmp_path, "probabilities", xla, image=images.tolist())
     assert found["labels"] == [LABELS] * 7
     np.testing.assert_allclose(np.max(found["probabilities"], axis=1), [p for _, p in expected], atol=1e-5)
 
 
-def test_wrong_labels_images_and_compilation_are_refused(classifier, images, tmp_path):
+def test_wrong_labels_and_images_are_refused(classifier, images):
     refuses(r"num_classes=3, labels=\['a', 'b'\]", ImageClassifier, classifier.model, ["a", "b"])
     with pytest.raises(
         ValueError, match=r"\(batch, 6, 4, 1\)`. Received: dtype=float32, shape=\(7, 5, 4, 1\)"
     ):
         classifier.classify(images[:, 1:])
-    refuses(r"no ImageClassifier. Received: xla=True", classifier.export, tmp_path / "model", xla=True)
+    rule = r"for a compiled search of texts, `xla=True`. Received: source_lengths=\[8\]"
+    refuses(rule, ServedGraph, classifier, xla=True, source_lengths=[8])
 
 
 def test_files_are_decoded_and_a_bad_one_harms_no_neighbour(classifier):

@@ -78,12 +78,13 @@ def test_texts_are_those_that_the_model_writes_about_prepared_pictures(given):
 
 
 @pytest.mark.slow
-def test_a_folder_and_an_export_write_the_same(given, tmp_path):
+@pytest.mark.parametrize("xla", [False, True])
+def test_a_folder_and_an_export_write_the_same(xla, given, tmp_path):
     given.changed(preprocessing=layers.ImagePreprocessing((6, 4), 0.3)).save(tmp_path / "new")
     again = serving.load(tmp_path / "new")
     assert isinstance(again, serving.ImageWriter) and again.preprocessing.mean == (0.3,)
     files = [file_of(each, 3) for each in SHADES] + [b"no picture"]
-    served = Served(again.export(tmp_path / "model", batch_sizes=[2]))
+    served = Served(again.export(tmp_path / "model", xla=xla, batch_sizes=[2]))
     for signature in ("serving_default", "n_best"):
         expected = again.answer(files, signature=signature)
         found = served.answer(signature, {"image": np.array(files)})

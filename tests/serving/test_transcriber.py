@@ -214,8 +214,13 @@ def test_a_folder_holds_all_of_it(given, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_export_answers_as_in_python(given, tmp_path):
-    path = given.export(tmp_path / "model", signatures=["wav", "segments", "words"])
+@pytest.mark.parametrize("xla", [False, True])
+def test_an_export_answers_as_in_python(xla, given, tmp_path):
+    signatures = ["serving_default", "wav", "segments", "words"]
+    path = given.export(tmp_path / "model", xla=xla, signatures=signatures, batch_sizes=[1, 2])
+    warmup = [name for name, _ in given.warmup_requests([(1, None), (2, None), (99, None)])]
+    # Each size of a step that XLA compiles is asked for once: a step has at most eight rows.
+    assert warmup == ["serving_default"] * 3 + ["wav", "segments", "words"]
     files = [wav_of(sound(seconds, 3), RATE) for seconds in (0.3, 1.3)] + [b"junk"]
     none = np.array([""] * 3)
     served = Served(path)
@@ -224,6 +229,9 @@ def test_an_export_answers_as_in_python(given, tmp_path):
         found = served.answer(signature, {"wav": np.array(files), "language": none, "task": none})
         for key in expected:
             np.testing.assert_array_equal(found[key], expected[key])
+    audio = np.stack([np.pad(sound(0.3, 3), (0, RATE)), np.pad(sound(0.9, 4), (0, 2 * RATE // 5))])
+    found = served.answer("serving_default", {"audio": audio.astype("float32")})
+    assert found["text"].tolist() == given.answer(audio)["text"].tolist() and all(found["text"])
     served.close()
 
 
