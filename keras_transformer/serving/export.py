@@ -84,7 +84,7 @@ class ServedGraph:
             devices=keras.distribution.list_devices(),
         )
         self.batch_sizes = _increasing("batch_sizes", batch_sizes or BATCH_SIZES)
-        lengths = []  # of a servable that reads files
+        lengths = []
         if longest is not None:
             lengths = _increasing("source_lengths", source_lengths or _doubled(SHORTEST, longest))
             rule = f"`source_lengths` must end with max_source_length={longest}."
