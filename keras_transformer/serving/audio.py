@@ -36,17 +36,24 @@ def waves(contents, sampling_rate, max_samples):
         max_samples: The most samples of a result, an int. A longer recording is unreadable.
 
     Returns:
-        A `tf.RaggedTensor`, float32 `(batch, samples)`, in [-1, 1]; and which files could be read, bool `(batch,)`.
-        Other rows have no samples.
+        A `tf.RaggedTensor`, float32 `(batch, samples)`, in [-1, 1], without the zeros at the end of a recording; and
+        which files could be read, bool `(batch,)`. Other rows have no samples.
     """
 
     def rows_of(content):
         samples, readable = _wave(content, sampling_rate, max_samples)
+        samples = samples[: sounding(samples[None])[0]]
         return tf.RaggedTensor.from_row_lengths(samples, [tf.size(samples)]), readable
 
     spec = tf.RaggedTensorSpec((1, None), tf.float32, ragged_rank=1, row_splits_dtype=tf.int64)
     rows, readable = tf.map_fn(rows_of, contents, fn_output_signature=(spec, tf.bool))
     return rows.merge_dims(0, 1), readable
+
+
+def sounding(audio):
+    """Counts the samples of recordings, float32 `(batch, samples)`, up to the last one that is not zero: `(batch,)`."""
+    marks = tf.pad(tf.cast(audio != 0.0, tf.uint8), [[0, 0], [1, 0]], constant_values=1)
+    return tf.shape(audio)[1] - tf.argmax(tf.reverse(marks, [1]), axis=1, output_type=tf.int32)
 
 
 def spectrograms(samples, first_samples, lengths, spectrogram, frames):

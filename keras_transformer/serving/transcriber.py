@@ -34,7 +34,8 @@ class Transcriber(FileWriter):
 
     Each recording is transcribed independently. One that is longer than the model's window is read window by window;
     the next one begins where the last whole segment ended (Radford et al., 2022, "Robust Speech Recognition via
-    Large-Scale Weak Supervision", section 4.5). Silence has an empty transcript.
+    Large-Scale Weak Supervision", section 4.5). Silence has an empty transcript, and zeros at
+    the end are no part of a recording.
 
     ```python
     model = kt.huggingface.from_huggingface("whisper-base")
@@ -186,7 +187,7 @@ class Transcriber(FileWriter):
 
     def warmup_requests(self, shapes):
         samples = np.zeros((self.sampling_rate,), "float32")
-        # Zeros at the end are no part of a recording.
+        # Zeros alone have no transcript, and the search would not be warm.
         samples[-1] = 2**-15
         for rows in sorted({min(batch_size, WINDOWS) for batch_size, _ in shapes}):
             yield "serving_default", {"audio": np.stack([samples] * rows)}

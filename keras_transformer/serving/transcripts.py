@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import ExcludeTokens, SuppressFirstTokens, TimestampRules
 from keras_transformer.models.transformer import Memory
-from keras_transformer.serving.audio import UNREADABLE, spectrograms, waves
+from keras_transformer.serving.audio import UNREADABLE, sounding, spectrograms, waves
 from keras_transformer.serving.signatures import Output, Signatures, function_of, parts_by_row
 from keras_transformer.serving.word_times import WITHOUT_BLANKS, spans_of, token_times, words_of
 
@@ -74,8 +74,7 @@ class TranscriberSignatures(Signatures):
         """
         finite = tf.reduce_all(tf.math.is_finite(audio), axis=1)
         audio = tf.where(finite[:, None], audio, 0.0)
-        heard = tf.range(1, tf.shape(audio)[1] + 1) * tf.cast(audio != 0.0, tf.int32)
-        lengths = tf.reduce_max(tf.pad(heard, [[0, 0], [0, 1]]), axis=1)
+        lengths = sounding(audio)
         too_long = lengths > self._servable.max_samples
         error = tf.where(too_long, f"`audio` must be at most {self._servable.max_seconds} seconds long.", "")
         error = tf.where(finite, error, "`audio` must hold finite numbers.")

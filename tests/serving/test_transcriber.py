@@ -66,7 +66,10 @@ def test_the_spectrogram_of_a_long_recording_is_that_of_the_whole(given):
 
 
 def test_silence_and_nothing_have_no_words(given):
-    assert given.transcribe([np.zeros(0, "float32")]) == [""]
+    assert given.transcribe([np.zeros(n, "float32") for n in (0, 1, 2000, 9 * RATE)]) == [""] * 4
+    files = [sound(0.3), np.pad(sound(0.3), (0, 2 * RATE))]
+    once, again = given.transcribe(files, timestamps=True)
+    assert once == again and once
     padded = given.answer(
         np.stack([np.pad(sound(0.3), (0, 9 * RATE)), np.zeros(9 * RATE + 1200)]).astype("float32")
     )
