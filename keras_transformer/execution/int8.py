@@ -135,8 +135,8 @@ def int8_product(operands, rows):
     def product(rows):
         def gradient(upstream):
             scaled = upstream / ops.cast(operands.scale, upstream.dtype)
-            kernel = ops.cast(operands.kernel, upstream.dtype)
-            return ops.matmul(scaled, kernel if operands.transposed else ops.transpose(kernel, (1, 0)))
+            kernel = ops.cast(native.after(operands.kernel, upstream), upstream.dtype)
+            return ops.matmul(scaled, kernel, transpose_y=not operands.transposed)
 
         return _rounded_product(multiply, rows, operands.parts), gradient
 

@@ -227,3 +227,22 @@ def test_lora_of_heads_has_its_rank(precision):
     np.testing.assert_allclose(as_numpy(layer(x)), expected, rtol=1e-4, atol=1e-4)
     if precision == "float32":
         refuses(r'LoRA.*"int8"', layer.quantize, "int4")
+
+
+def test_the_floats_of_an_int8_kernel_wait_for_their_gradient():
+    """TensorFlow would make the floats of all kernels as soon as a training step begins, and keep them."""
+    layer = Projection("...x,xy->...y", 6)
+    layer.build((None, 4))
+    layer.quantize("int8")
+
+    @tf.function
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(layer(x) ** 2)
+        return tape.gradient(loss, x)
+
+    operations = gradient.get_concrete_function(tf.TensorSpec((3, 4))).graph.get_operations()
+    casts = [each for each in operations if each.type == "Cast" and each.inputs[0].dtype == tf.int8]
+    (floats,) = (each for each in casts if each.outputs[0].dtype == tf.float32)
+    assert floats.inputs[0].op.control_inputs
