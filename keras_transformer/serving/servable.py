@@ -114,8 +114,8 @@ class Servable(KeepsFunctions, Saving):
         Args:
             batch_sizes: Increasing ints. The last is the largest number of rows of a step. With `source_lengths`, a
                 step is padded to one of these sizes.
-            source_lengths: Increasing ints: XLA compiles the steps, and their inputs are padded to one of these
-                lengths. None for steps that are not compiled.
+            source_lengths: Increasing ints: XLA compiles the steps, and their ids are padded to one of these
+                lengths. No ints where the steps have no ids; None for steps that are not compiled.
             weights: A function without arguments that returns the tensors to compute with, in the order of
                 `model.weights`. None to compute with the model's variables.
 

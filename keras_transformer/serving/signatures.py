@@ -90,11 +90,16 @@ class Signatures:
             )
 
             def padded(each):
-                if each.shape.rank != 2:
-                    missing = [[0, size - rows], *[[0, 0]] * (each.shape.rank - 1)]
-                    return tf.pad(each, missing) if each.shape.rank else each
-                room = [[0, size - rows], [0, longest - tf.shape(each)[1]]]
-                return tf.pad(each, room, constant_values=self._model.pad_id)
+                if each.shape.rank == 2:
+                    room = [[0, size - rows], [0, longest - tf.shape(each)[1]]]
+                    return tf.pad(each, room, constant_values=self._model.pad_id)
+                if not each.shape.rank:
+                    return each
+                filled = tf.pad(each, [[0, size - rows], *[[0, 0]] * (each.shape.rank - 1)])
+                # Without ids nothing marks a row as padding, and the search of zeros may take longer than all others.
+                # So the last row is repeated.
+                members = tf.minimum(tf.range(size), tf.maximum(rows - 1, 0))
+                return filled if widths else tf.gather(filled, members)
 
             results = compiled_function(*map(padded, inputs))
             return tf.nest.map_structure(lambda result: result[:rows], results)

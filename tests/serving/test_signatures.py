@@ -228,6 +228,18 @@ def test_compiled_shapes_are_few_and_change_no_answer(constraints, monkeypatch):
     assert shapes == {(3, 4), (3, 24), (1, 4)}
 
 
+def test_a_compiled_step_without_ids_is_filled_up_with_its_last_row(translator):
+    """The search of a picture of zeros may take longer than those of all pictures."""
+
+    def least(pictures, sizes):
+        return [tf.zeros_like(x) + tf.reduce_min(x) for x in (pictures, sizes)]
+
+    step = TranslatorSignatures(translator, [4], [])._compiled_step(least)
+    found = step(tf.constant([[[[7.0]]], [[[5.0]]], [[[6.0]]]]), tf.constant([3, 2, 1]))
+    assert [x.numpy().ravel().tolist() for x in found] == [[5.0] * 3, [1] * 3]
+    assert [x.shape[0] for x in step(tf.zeros((0, 1, 1, 1)), tf.zeros(0, tf.int32))] == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("name", "inputs"), [("serving_default", ["text"]), ("score", ["target", "text"]), ("options", [])]
 )
