@@ -84,6 +84,18 @@ def test_equal_layers_are_traced_once_and_compute_what_each_computes(name, calls
         assert_close(stack(*inputs, padding_mask=MASK), expected)
 
 
+@pytest.mark.parametrize("layers", [5, 6])
+def test_a_training_step_calls_the_function_of_many_layers_alone(layers, monkeypatch):
+    sizes, made = [], native.shared_function
+    monkeypatch.setattr(
+        native, "shared_function", lambda function, size: sizes.append(size) or made(function, size)
+    )
+    stack = Encoder(layers, 2, 17)
+    stack(X)
+    native.compiled(lambda x: stack(x, training=True), stack, False, differentiable=True)(X)
+    assert sizes == [stack.layers[0].count_params() if layers == 6 else None]
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", STACKS)
 def test_a_training_step_is_the_same(name, monkeypatch):
