@@ -34,7 +34,9 @@ class TranscriberSignatures(Signatures):
     on_request = ("words",)
 
     def __init__(self, servable, batch_sizes, source_lengths=None, weights=None):
-        super().__init__(servable, batch_sizes, source_lengths, weights)
+        # A step has at most so many rows, so a compiled one is not padded to more.
+        sizes = sorted({min(size, WINDOWS) for size in batch_sizes})
+        super().__init__(servable, sizes, source_lengths, weights)
         samples, first_samples = (tf.TensorSpec((None,), dtype) for dtype in (tf.float32, tf.int64))
         rows, asked = tf.TensorSpec((None,), tf.int32), tf.TensorSpec((), tf.bool)
         of_rows = {"first_samples": first_samples, "lengths": rows, "language": rows, "task": rows}
@@ -231,7 +233,7 @@ class TranscriberSignatures(Signatures):
                     search if words else self._compiled_step(search),
                     [windows, *chosen, left],
                     outputs + [Output((longest, 2), 0.0)] * words,
-                    min(WINDOWS, self._batch_sizes[-1]),
+                    self._batch_sizes[-1],
                 )
             kept, steps = self._kept(new, lengths, silent, left)
             members = active[:, None]

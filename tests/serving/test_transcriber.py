@@ -216,6 +216,10 @@ def test_a_folder_holds_all_of_it(given, tmp_path):
     assert json.loads((tmp_path / "new" / "transcriber.json").read_text())["format"] == 1
 
 
+def test_a_compiled_step_is_not_padded_beyond_its_eight_windows(given):
+    assert given.signatures([2, 16, 32])._batch_sizes == [2, 8]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("xla", [False, True])
 def test_an_export_answers_as_in_python(xla, given, tmp_path):
