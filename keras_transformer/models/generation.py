@@ -165,7 +165,9 @@ class Generation(KeepsFunctions):
         hypotheses = compiled(inputs, tensors, columns)
         return _with_columns(hypotheses, target_len, self.pad_id)
 
-    def search(self, source, strategy, max_length=None, *, target_len=None, constraints=(), prefix=None):
+    def search(
+        self, source, strategy, max_length=None, *, target_len=None, constraints=(), prefix=None, keys=None
+    ):
         """Computes `generate` inside a graph: tensors in, tensors out.
 
         Args:
@@ -178,6 +180,8 @@ class Generation(KeepsFunctions):
                 largest `max_length`.
             constraints: Tuple of constraints that every output must satisfy.
             prefix: int32 `(batch, prefix_len)`, the first tokens of each output, or None.
+            keys: uint32 `(batch,)`, numbers of the rows on which a `Sample` depends; None for those of `source`. A
+                `Memory` needs them, from `decoding.feature_keys`.
 
         Returns:
             `Hypotheses`.
@@ -198,13 +202,12 @@ class Generation(KeepsFunctions):
 
         def search_given(rows):
             """Searches the rows that it is given: all, or at times half of them."""
-            source, prefix, max_length, tensors = rows
+            source, prefix, max_length, keys, tensors = rows
             strategy, *constraints = with_tensors(objects, tensors)
             limits = self.limits(max_length, constraints)
             lengths = self._source_lengths(source)
             prefix_lengths = 0 if prefix is None else lengths_of(prefix, self.pad_id)
-            keys = None
-            if hasattr(strategy, "seed"):
+            if keys is None and hasattr(strategy, "seed"):
                 keys = row_keys(source, self.pad_id) if self.reads_ids else feature_keys(source)
             search = Search(
                 limits.of_rows(lengths, prefix_lengths),
@@ -225,7 +228,7 @@ class Generation(KeepsFunctions):
                 constraints=limits.constraints,
             )
 
-        rows = source, prefix, max_length, tensors_of(objects)
+        rows = source, prefix, max_length, keys, tensors_of(objects)
         results = strategy.results(target_len if isinstance(target_len, int) else None)
         with inference(self):
             return hypotheses_of(search_rows(search_given, self, rows, strategy.width, results))

@@ -5,11 +5,12 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from keras_transformer.decoding import ExcludeTokens, SuppressFirstTokens, TimestampRules
+from keras_transformer.decoding import ExcludeTokens, SuppressFirstTokens, TimestampRules, feature_keys
 from keras_transformer.models.transformer import Memory
 from keras_transformer.serving.audio import UNREADABLE, sounding, spectrograms, waves
-from keras_transformer.serving.signatures import Output, Signatures, function_of, parts_by_row
+from keras_transformer.serving.signatures import Output, function_of, parts_by_row
 from keras_transformer.serving.word_times import WITHOUT_BLANKS, spans_of, token_times, words_of
+from keras_transformer.serving.writer import WriterSignatures
 
 # A timestamp counts steps of 0.02 seconds.
 STEP_SECONDS = 0.02
@@ -21,7 +22,7 @@ WINDOWS = 8
 DROPPED = -1
 
 
-class TranscriberSignatures(Signatures):
+class TranscriberSignatures(WriterSignatures):
     """The signatures of a transcriber's export."""
 
     descriptions: ClassVar = {
@@ -83,7 +84,7 @@ class TranscriberSignatures(Signatures):
         rows, width = tf.unstack(tf.shape(audio, tf.int64))
         samples, first_samples = tf.reshape(audio, (-1,)), width * tf.range(rows)
         recordings = samples, first_samples, tf.where(error == "", lengths, 0)
-        return self._texts(recordings, self._no_choice(error), error)
+        return self._transcripts(recordings, self._no_choice(error), error)
 
     def transcribe_wav(self, wav, language, task):
         """Transcribes files.
@@ -98,7 +99,7 @@ class TranscriberSignatures(Signatures):
             What `transcribe` returns. A row that cannot be read, or whose language or task is unknown, has an error,
             and changes no other row.
         """
-        return self._texts(*self._read(wav, language, task))
+        return self._transcripts(*self._read(wav, language, task))
 
     def segments(self, wav, language, task):
         """Transcribes files, and says when each segment begins and ends.
@@ -165,7 +166,7 @@ class TranscriberSignatures(Signatures):
             ids.append(tf.gather(tf.constant([-1, *known.values()], tf.int32), place))
         return ids, error
 
-    def _texts(self, recordings, chosen, error):
+    def _transcripts(self, recordings, chosen, error):
         tokens, _, heard = self._windows(*recordings, *chosen, False)
         text = self._servable.tokenizer.detokenize(tf.ragged.boolean_mask(tokens, self._is_text(tokens)))
         return {"text": tf.strings.strip(text), **self._notes(heard, error)}
@@ -226,7 +227,7 @@ class TranscriberSignatures(Signatures):
             chosen = [tf.gather(each, active) for each in (language, task, stamps)]
             left = tf.minimum(tf.gather(totals, active) - tf.gather(begin, active), frames)
             outputs = [Output((longest,), DROPPED), Output((), 0), Output((), False), Output((), -1)]
-            search = functools.partial(self._search, words=words)
+            search = functools.partial(self._search, strategy=self._strategy(), words=words)
             with self._computing():
                 new, lengths, silent, own, *said = self._in_chunks(
                     # What finds the words has shapes of its own for each recording.
@@ -278,7 +279,7 @@ class TranscriberSignatures(Signatures):
         ids = tf.constant([-1, *self._servable.ids.languages.values()], tf.int32)
         return tf.argmax(ids == language[:, None], axis=1, output_type=tf.int32)
 
-    def _search(self, features, language, task, stamps, left, words):
+    def _search(self, features, language, task, stamps, left, strategy, words):
         """Writes the tokens of windows.
 
         Args:
@@ -287,6 +288,7 @@ class TranscriberSignatures(Signatures):
             task: int32 `(rows,)`.
             stamps: bool `(rows,)`, which rows get timestamps.
             left: Number of frames of each window that are there, int32 `(rows,)`.
+            strategy: How to choose tokens.
             words: Whether to say when each token is said, a bool.
 
         Returns:
@@ -322,7 +324,12 @@ class TranscriberSignatures(Signatures):
             )
         prefix = tf.stack(columns, axis=1) if columns else None
         found = model.search(
-            memory, servable.strategy, servable.longest_output, constraints=constraints, prefix=prefix
+            memory,
+            strategy,
+            servable.longest_output,
+            constraints=constraints,
+            prefix=prefix,
+            keys=feature_keys(features) if hasattr(strategy, "seed") else None,
         )
         tokens, lengths, scores = (x[:, 0] for x in found)
         if columns:

@@ -24,7 +24,7 @@ from hearing import (
 )
 
 from keras_transformer import serving
-from keras_transformer.decoding import SpeechIds
+from keras_transformer.decoding import Sample, SpeechIds
 from keras_transformer.recordings import wav_of
 from keras_transformer.serving.audio import spectrograms
 from keras_transformer.serving.transcriber import Segment
@@ -214,6 +214,16 @@ def test_a_folder_holds_all_of_it(given, tmp_path):
     sounds = [sound(0.4), sound(1.2)]
     assert again.transcribe(sounds) == given.transcribe(sounds, language="ko")
     assert json.loads((tmp_path / "new" / "transcriber.json").read_text())["format"] == 1
+
+
+@pytest.mark.slow
+def test_samples_depend_on_the_seed_and_on_the_recording_alone(given):
+    sounds = [sound(seconds, seed) for seed, seconds in enumerate((0.3, 0.7, 0.5))]
+    drawn = given.changed(strategy=Sample(3.0, seed=3))
+    together = drawn.transcribe(sounds)
+    assert [drawn.transcribe([each])[0] for each in sounds] == together != given.transcribe(sounds)
+    others = given.changed(strategy=Sample(3.0))
+    assert len({others.transcribe(sounds[:1])[0] for _ in range(3)}) > 1
 
 
 def test_a_compiled_step_is_not_padded_beyond_its_eight_windows(given):
