@@ -10,7 +10,7 @@ BLOCK_SIZE = 2**21
 # Number of scores of one row and head from which on blocks are faster.
 LONG = 2**20
 
-# Least number of queries of a block in a window: with fewer its products are too small to be fast.
+# Number of queries that a block may hold, however small its window: far fewer make products that are slow.
 FEWEST_QUERIES = 128
 
 
@@ -60,7 +60,7 @@ class _Blocks:
         self.span = self.source_len
         if window is not None:
             self.size = min(self.size, max(window, FEWEST_QUERIES))
-        # As many queries in each block as possible: the last block's empty places are multiplied too.
+        # Blocks of equal size leave the fewest empty places in the last one, which are multiplied too.
         self.count = -(-self.target_len // self.size)
         self.size = -(-self.target_len // self.count)
         if window is not None:

@@ -65,7 +65,8 @@ class Operands(NamedTuple):
     def for_many_products(self):
         """Returns operands for many products without a gradient.
 
-        With few rows, a product with a transposed matrix of floats takes 2 to 4 times as long, so that is moved here.
+        With few rows, a product with a transposed matrix of floats takes 2 to 4 times as long, so the axes are
+        exchanged here, once.
         """
         if self.scale is not None:
             return self._replace(multiply=kernel_product(self))

@@ -34,8 +34,8 @@ class Transcriber(FileWriter):
 
     Each recording is transcribed independently. One that is longer than the model's window is read window by window;
     the next one begins where the last whole segment ended (Radford et al., 2022, "Robust Speech Recognition via
-    Large-Scale Weak Supervision", section 4.5). Silence has an empty transcript, and zeros at
-    the end are no part of a recording.
+    Large-Scale Weak Supervision", section 4.5). Silence has an empty transcript. Zeros at the end are no part of a
+    recording.
 
     ```python
     model = kt.huggingface.from_huggingface("whisper-base")
