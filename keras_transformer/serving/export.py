@@ -95,7 +95,8 @@ class ServedGraph:
         shapes = [(size, length) for length in lengths or [None] for size in self.batch_sizes]
         self.shapes = shapes if xla else shapes[:1]
         # A second text is shorter, and shows that padding changes nothing. Files have no padding.
-        self.checked_shape = (self.batch_sizes[0] if xla or not lengths else 2, shapes[0][1])
+        rows = 2 if lengths else 1
+        self.checked_shape = (self.batch_sizes[0] if xla else rows, shapes[0][1])
         int8 = precision == "int8" and not has_int8_weights(servable.model)
         self.servable = servable.changed(model=quantized_copy(servable.model)) if int8 else servable
 

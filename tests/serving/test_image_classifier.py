@@ -60,6 +60,11 @@ def test_saved_and_exported_answers_are_the_same(xla, classifier, images, tmp_pa
     np.testing.assert_allclose(np.max(found["probabilities"], axis=1), [p for _, p in expected], atol=1e-5)
 
 
+def test_the_check_of_an_export_asks_about_one_image_whatever_the_batch_sizes(classifier):
+    assert ServedGraph(classifier, batch_sizes=[8, 32]).checked_shape == (1, None)
+    assert ServedGraph(classifier, xla=True, batch_sizes=[8, 32]).checked_shape == (8, None)
+
+
 def test_wrong_labels_and_images_are_refused(classifier, images):
     refuses(r"num_classes=3, labels=\['a', 'b'\]", ImageClassifier, classifier.model, ["a", "b"])
     with pytest.raises(
