@@ -229,6 +229,7 @@ def test_lora_of_heads_has_its_rank(precision):
         refuses(r'LoRA.*"int8"', layer.quantize, "int4")
 
 
+@pytest.mark.tensorflow
 def test_the_floats_of_an_int8_kernel_wait_for_their_gradient():
     """TensorFlow would make the floats of all kernels as soon as a training step begins, and keep them."""
     layer = Projection("...x,xy->...y", 6)
