@@ -76,7 +76,8 @@ class ServedGraph:
         )
         check_choice(PRECISIONS, precision=precision)
         rule = "XLA has no fast int8 product for CPUs."
-        check(not (precision == "int8" and xla), rule, precision=precision, xla=xla)
+        has_int8 = has_int8_weights(servable.model)
+        check(not (xla and (has_int8 or precision == "int8")), rule, precision="int8", xla=xla)
         check(
             precision != "int8" or native.has_int8_product(),
             "`precision='int8'` must be exported by TensorFlow for Linux on x86-64, where no GPU is visible "
@@ -97,8 +98,8 @@ class ServedGraph:
         # A second text is shorter, and shows that padding changes nothing. Files have no padding.
         rows = 2 if lengths else 1
         self.checked_shape = (self.batch_sizes[0] if xla else rows, shapes[0][1])
-        int8 = precision == "int8" and not has_int8_weights(servable.model)
-        self.servable = servable.changed(model=quantized_copy(servable.model)) if int8 else servable
+        copies = precision == "int8" and not has_int8
+        self.servable = servable.changed(model=quantized_copy(servable.model)) if copies else servable
 
     @property
     def precision(self):

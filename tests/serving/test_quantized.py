@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from alone import answers
+from contracts import refuses
 
 from keras_transformer.serving import Translator
 from keras_transformer.serving.graph.saved_model import compiled_parts
@@ -55,6 +56,10 @@ def test_an_export_computes_with_int8_weights_and_without_xla(quantized, texts, 
     dtypes = [*checkpoint.get_variable_to_dtype_map().values()]
     assert dtypes.count(tf.int8) == len(int8_weights(quantized.model))
     assert answers(export, tmp_path, text=texts)["translation"] == translations
+
+
+def test_an_int8_model_is_not_compiled(quantized, tmp_path):
+    refuses("XLA has no fast int8 product for CPUs.", quantized.export, tmp_path / "model", xla=True)
 
 
 def test_precision_int8_exports_what_a_quantized_model_answers(quantized, pairs, tmp_path, tiny_run):
