@@ -169,7 +169,7 @@ def transcribe(options):
     transcriber = _load_servable(options, Transcriber.load).changed(
         **options_among(options, "language", "task")
     )
-    signature = "words" if options.words else "segments"
+    signature = "words" if options.words else "wav" if options.format == "txt" else "segments"
     transcriber.check_has_times(signature)
     failed = 0
     for name, answer in _about_files(
@@ -228,6 +228,8 @@ def _about_files(servable, paths, read, batch_size, *columns, signature="serving
                 files.append(b"")
         answers = servable.answer(files, *([each] * len(files) for each in columns), signature=signature)
         for name, answer in zip(names, rows_of(answers), strict=True):
+            if name in reasons:
+                answer["error"] = reasons[name].encode(errors="surrogateescape")
             if answer["error"]:
                 log.warning("%s", reasons.get(name) or f"{name}: {answer['error'].decode()}")
             yield name, answer

@@ -10,19 +10,19 @@ def written(name, answer, kind):
 
     Args:
         name: Its path, for JSON.
-        answer: Its row of the signature `segments`, a dict.
+        answer: Its row of the signature `segments`, a dict; of `wav` for "txt".
         kind: One of `FORMATS`.
     """
     from keras_transformer.serving.transcriber import segments_of
 
+    if kind == "txt":
+        return " ".join(answer["text"].decode(errors="replace").split()) + "\n"
     segments = [
         {"begin": round(begin, 2), "end": round(end, 2), "text": " ".join(text.split())}
         for begin, end, text in segments_of(answer)
     ]
-    text = " ".join(segment["text"] for segment in segments)
-    if kind == "txt":
-        return f"{text}\n"
     if kind == "json":
+        text = " ".join(segment["text"] for segment in segments)
         language, error = answer["language"].decode(), answer["error"].decode()
         described = {"file": name, "text": text, "language": language, "error": error, "segments": segments}
         return json.dumps(described, ensure_ascii=False) + "\n"
