@@ -186,10 +186,12 @@ def caption(options):
     from keras_transformer.serving import ImageWriter
     from keras_transformer.untrusted import bytes_of
 
-    writer, failed = _load_servable(options, ImageWriter.load), 0
-    for _, answer in _about_files(writer, _paths(), bytes_of, options.batch_size):
+    writer, paths, failed, unended = _load_servable(options, ImageWriter.load), _paths(), 0, 0
+    for _, answer in _about_files(writer, paths, bytes_of, options.batch_size):
         failed += answer["error"] != b""
+        unended += answer["error"] == b"" and not answer["ended"]
         write_answers(" ".join(answer["text"].decode(errors="replace").split()) + "\n")
+    writer.warn_if_unended(unended, len(paths))
     return SOME_FAILED if failed else DONE
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.checks import check
+from keras_transformer.checks import check, warn
 from keras_transformer.decoding import Greedy
 from keras_transformer.layers import ImagePreprocessing
 from keras_transformer.models import EncoderDecoder
@@ -161,8 +161,22 @@ class ImageWriter(FileWriter):
         rule = "`images` must be a list of pictures."
         check(isinstance(images, (list, tuple)) or np.ndim(images) == 4, rule, images=type(images).__name__)
         files = [file_of(image, self.image_shape[-1]) for image in images]
-        batches = self.answers_of(files, batch_size, "images")
+        batches = list(self.answers_of(files, batch_size, "images"))
+        self.warn_if_unended(sum(int(np.sum(~batch["ended"])) for batch in batches), len(files))
         return [text.decode("utf-8", "replace") for batch in batches for text in batch["text"]]
+
+    def warn_if_unended(self, unended, count):
+        """Warns that some texts have no end.
+
+        Args:
+            unended: Number of texts that were cut at the largest length, an int.
+            count: Number of texts, an int.
+        """
+        if unended:
+            warn(
+                f"{unended:,} of {count:,} texts were cut at their largest number of tokens, "
+                f"`max_length`={self.longest_output}: they lack their end, or repeat themselves."
+            )
 
     def warmup_requests(self, shapes):
         file = file_of(np.zeros(self.image_shape, "uint8"), self.image_shape[-1])

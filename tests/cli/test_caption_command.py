@@ -44,6 +44,7 @@ def test_each_picture_gets_a_line_and_a_bad_one_an_empty_line(folder):
     assert texts[0] != texts[1]
     assert (code, out.decode().split("\n")) == (4, [texts[0], "", "", texts[1], ""])
     assert err.count("missing.png") == err.count("no picture.png: ") == 1
+    assert err.count(" of 4 texts were cut at their largest number of tokens, `max_length`=7") == 1
 
 
 def test_the_search_and_batches_are_checked(folder):

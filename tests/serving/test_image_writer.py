@@ -51,6 +51,14 @@ def test_a_picture_alone_is_as_beside_others_and_in_any_form(given, tmp_path):
     assert len({*texts}) > 1 and given.write([]) == []
 
 
+def test_texts_that_were_cut_are_counted(given, recwarn):
+    ended = given.answer([file_of(each, 3) for each in SHADES])["ended"]
+    given.write(SHADES)
+    messages = [str(each.message) for each in recwarn]
+    cut = f"{int((~ended).sum())} of 4 texts were cut at their largest number of tokens, `max_length`=7"
+    assert not ended.all() and [message.partition(":")[0] for message in messages] == [cut]
+
+
 def test_an_error_is_that_of_its_row(given):
     jpeg, png = tf.io.encode_jpeg(SHADES[0]).numpy(), file_of(SHADES[1], 3)
     huge = png[:16] + (100_000).to_bytes(4, "big") * 2 + png[24:]
