@@ -183,14 +183,15 @@ def transcribe(options):
 def caption(options):
     """Prints the text about each picture whose path is a line of standard input."""
     from keras_transformer.cli.answers import write_answers
+    from keras_transformer.cli.subtitles import written
     from keras_transformer.serving import ImageWriter
     from keras_transformer.untrusted import bytes_of
 
     writer, paths, failed, unended = _load_servable(options, ImageWriter.load), _paths(), 0, 0
-    for _, answer in _about_files(writer, paths, bytes_of, options.batch_size):
+    for name, answer in _about_files(writer, paths, bytes_of, options.batch_size):
         failed += answer["error"] != b""
         unended += answer["error"] == b"" and not answer["ended"]
-        write_answers(" ".join(answer["text"].decode(errors="replace").split()) + "\n")
+        write_answers(written(name, answer, "txt"))
     writer.warn_if_unended(unended, len(paths))
     return SOME_FAILED if failed else DONE
 

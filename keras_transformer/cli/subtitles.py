@@ -6,11 +6,11 @@ FORMATS = ("txt", "json", "srt", "vtt")
 
 
 def written(name, answer, kind):
-    """Returns what is written for one recording, a str.
+    """Returns what is written for one recording, or for a picture as "txt", a str.
 
     Args:
         name: Its path, for JSON.
-        answer: Its row of the signature `segments`, a dict; of `wav` for "txt".
+        answer: Its row of the signature `segments`, a dict; for "txt" one with `text`.
         kind: One of `FORMATS`.
     """
     from keras_transformer.serving.transcriber import segments_of

@@ -5,13 +5,13 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.checks import check, warn
+from keras_transformer.checks import check
 from keras_transformer.decoding import Greedy
 from keras_transformer.layers import ImagePreprocessing
 from keras_transformer.models import EncoderDecoder
 from keras_transformer.serving.pictures import UNUSABLE, file_of, pictures
 from keras_transformer.serving.signatures import Output, function_of
-from keras_transformer.serving.writer import FileWriter, WriterSignatures
+from keras_transformer.serving.writer import FileWriter, WriterSignatures, warn_of_unended
 
 
 class ImageWriterSignatures(WriterSignatures):
@@ -172,11 +172,7 @@ class ImageWriter(FileWriter):
             unended: Number of texts that were cut at the largest length, an int.
             count: Number of texts, an int.
         """
-        if unended:
-            warn(
-                f"{unended:,} of {count:,} texts were cut at their largest number of tokens, "
-                f"`max_length`={self.longest_output}: they lack their end, or repeat themselves."
-            )
+        warn_of_unended(unended, count, "texts", self.longest_output)
 
     def warmup_requests(self, shapes):
         file = file_of(np.zeros(self.image_shape, "uint8"), self.image_shape[-1])

@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.checks import check, check_count, check_ids, check_positive, warn
+from keras_transformer.checks import check, check_count, check_ids, check_positive
 from keras_transformer.data import Frame
 from keras_transformer.decoding import Greedy
 from keras_transformer.models import EncoderDecoder, Ensemble
@@ -14,6 +14,7 @@ from keras_transformer.serving.documents import SentenceTranslator
 from keras_transformer.serving.searcher import Searcher, SearcherSignatures, option_specs, options_request
 from keras_transformer.serving.signatures import Output, function_of, readable
 from keras_transformer.serving.warmup import text_of_length
+from keras_transformer.serving.writer import warn_of_unended
 
 # The logits of a scored row have the shape (target_len, target_vocab_size), so only a few rows are scored at once.
 SCORED_ROWS = 8
@@ -401,12 +402,8 @@ class Translator(Searcher):
             unended: Number of texts whose translation was cut at its largest length, an int.
             count: Number of texts, an int.
         """
-        if unended:
-            limit = "twice the length of the source plus 16" if self.max_length is None else self.max_length
-            warn(
-                f"{unended:,} of {count:,} translations were cut at their largest number of tokens, "
-                f"`max_length`={limit}: they lack their end, or repeat themselves."
-            )
+        limit = "twice the length of the source plus 16" if self.max_length is None else self.max_length
+        warn_of_unended(unended, count, "translations", limit)
 
     @property
     def room(self):

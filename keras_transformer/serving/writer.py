@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from keras_transformer.checks import check, check_count, check_positive
+from keras_transformer.checks import check, check_count, check_positive, warn
 from keras_transformer.decoding import Greedy, Strategy
 from keras_transformer.decoding.hypotheses import one_of, tensors_of
 from keras_transformer.serving.servable import Servable
@@ -164,3 +164,19 @@ class FileWriter(Writer):
             for i, error in enumerate(answers["error"], start=start):
                 check(not error, f"Row {i} of `{name}`: {error.decode()}", first_bytes=files[i][:12])
             yield answers
+
+
+def warn_of_unended(unended, count, kind, limit):
+    """Warns that some outputs were cut at their largest length, if there are any.
+
+    Args:
+        unended: Number of outputs that were cut, an int.
+        count: Number of outputs, an int.
+        kind: What the outputs are, a str.
+        limit: Their largest number of tokens, an int, or a str that says it.
+    """
+    if unended:
+        warn(
+            f"{unended:,} of {count:,} {kind} were cut at their largest number of tokens, `max_length`={limit}: "
+            "they lack their end, or repeat themselves."
+        )
