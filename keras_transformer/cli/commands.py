@@ -232,7 +232,7 @@ def _about_files(servable, paths, read, batch_size, *columns, signature="serving
         answers = servable.answer(files, *([each] * len(files) for each in columns), signature=signature)
         for name, answer in zip(names, rows_of(answers), strict=True):
             if name in reasons:
-                answer["error"] = reasons[name].encode(errors="surrogateescape")
+                answer["error"] = reasons[name].encode(errors="backslashreplace")
             if answer["error"]:
                 log.warning("%s", reasons.get(name) or f"{name}: {answer['error'].decode()}")
             yield name, answer

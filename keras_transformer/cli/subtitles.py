@@ -1,6 +1,7 @@
 """Transcripts as lines: their text, JSON, and the subtitles of SubRip (srt) and of the W3C (WebVTT)."""
 
 import json
+import os
 
 FORMATS = ("txt", "json", "srt", "vtt")
 
@@ -24,6 +25,8 @@ def written(name, answer, kind):
     if kind == "json":
         text = " ".join(segment["text"] for segment in segments)
         language, error = answer["language"].decode(), answer["error"].decode()
+        # The name of a file may be no UTF-8.
+        name = os.fsencode(name).decode(errors="backslashreplace")
         described = {"file": name, "text": text, "language": language, "error": error, "segments": segments}
         return json.dumps(described, ensure_ascii=False) + "\n"
     mark = "," if kind == "srt" else "."

@@ -61,9 +61,12 @@ def test_json_has_the_times_of_words(folder, tmp_path):
 
 @pytest.mark.slow
 def test_json_has_the_language_and_the_times(folder, given):
-    files = folder / "long 한.wav", folder / "missing.wav"
-    code, out, err = run("transcribe", folder / "model", "--format", "json", stdin=lines(*files))
-    found, missing = map(json.loads, out.decode().splitlines())
+    files = lines(folder / "long 한.wav", folder / "missing.wav") + b"no UTF-8: \xff.wav\n"
+    code, out, err = run("transcribe", folder / "model", "--format", "json", stdin=files)
+    found, missing, unnamed = map(json.loads, out.decode().splitlines())
+    assert unnamed["file"] == r"no UTF-8: \xff.wav" and unnamed["error"].endswith(
+        "must be a file that exists."
+    )
     assert missing["error"].endswith("missing.wav must be a file that exists.") and missing["error"] in err
     (expected,) = given.transcribe([str(folder / "long 한.wav")], timestamps=True)
     assert code == 4 and found["file"].endswith("long 한.wav") and found["language"] in ("en", "ko")
