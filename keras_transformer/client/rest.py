@@ -245,14 +245,14 @@ def _json(array):
     if array.dtype.kind != "O":
         return array.tolist()
     leaves = np.empty(array.size, dtype=object)
-    leaves[:] = [{"b64": base64.b64encode(text).decode()} for text in array.flat]
+    leaves[:] = [{"b64": base64.b64encode(text).decode()} for text in array.ravel()]
     return leaves.reshape(array.shape).tolist()
 
 
 def _array(values, dtype, rank):
     """Makes an array of nested lists. An empty list does not tell its rank, so it is given."""
     array = np.array(_decoded(values) if dtype.kind == "O" else values, dtype=dtype)
-    if dtype.kind == "O" and not all(isinstance(leaf, bytes) for leaf in array.flat):
+    if dtype.kind == "O" and not all(isinstance(leaf, bytes) for leaf in array.ravel()):
         raise ValueError(f"rows of different lengths in an array of shape {array.shape}")
     return array.reshape(array.shape + (0,) * (rank - array.ndim)) if array.size == 0 else array
 

@@ -37,10 +37,10 @@ def input_array(name, value):
         if array.dtype.kind in "US":
             array = array.astype(object)
         if array.dtype == object:
-            kinds = {isinstance(leaf, (str, bytes)) for leaf in array.flat}
+            kinds = {isinstance(leaf, (str, bytes)) for leaf in array.ravel()}
             if kinds == {True}:
                 leaves = np.empty(array.size, dtype=object)
-                leaves[:] = [_bytes(leaf) for leaf in array.flat]
+                leaves[:] = [_bytes(leaf) for leaf in array.ravel()]
                 return leaves.reshape(array.shape)
             # It raises for a ragged list, and gives None the dtype object.
             array = _narrow(np.array(array.tolist()))

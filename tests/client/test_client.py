@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import email.utils
+import json
 import re
 import socket
 import subprocess
@@ -206,6 +207,7 @@ RECTANGULAR = "`source` must be a rectangular array.*Received: source=.*"
         ({"source": [[1, 2], [3]]}, RECTANGULAR + r"\[\[1, 2\], \[3\]\]"),
         ({"source": ["a", 1]}, RECTANGULAR + r"\['a', 1\]"),
         ({"source": [None]}, RECTANGULAR + r"\[None\]"),
+        ({"source": json.loads("[" * 100 + "5" + "]" * 100)}, RECTANGULAR + r"\[\[\["),
         ({"source": [2**70]}, RECTANGULAR + str(2**70)),
         ({"source": np.array([1j])}, RECTANGULAR + "1.j"),
         ({"source": np.zeros((0, 3), np.int32)}, "`source` must have at least one row"),

@@ -66,6 +66,7 @@ def metadata(dtype, **shape):
 DEEP = json.loads("[" * 500 + "]" * 500)
 ANSWERS = {
     "deep": (DEEP, metadata("DT_STRING")),
+    "100 deep": (json.loads("[" * 100 + '"a"' + "]" * 100), metadata("DT_STRING")),
     "a number for a string": ([5], metadata("DT_STRING")),
     "nothing for a string": ([None], metadata("DT_STRING")),
     "rows of two lengths": ([["a"], ["b", "c"]], metadata("DT_STRING")),
