@@ -246,19 +246,21 @@ DRAWN_WITH = {
 }
 
 
-@pytest.mark.parametrize("cuts", [{}, {"typical_p": 0.7, "most_k": 6}], ids=["plain", "cut"])
+@pytest.mark.parametrize(
+    "cuts", [{}, {"top_p": 0.7}, {"typical_p": 0.7, "most_k": 6}], ids=["by row", "one top_p", "cut"]
+)
 def test_options_of_a_row_are_those_of_a_search_of_its_own(cuts):
     keys = np.array([11, 12, 13, 14, 15], "uint32")
     arguments = {"target_len": 9, "eos_id": 7}  # the likeliest token ends a row
     rows = [3, 0, 4, 2, 1]
     mixed = found_by(
-        Sample(**{name: values[rows] for name, values in DRAWN_WITH.items()}, **cuts), rows=5, keys=keys[rows],
+        Sample(**{name: values[rows] for name, values in DRAWN_WITH.items()} | cuts), rows=5, keys=keys[rows],
         constraints=[MinLength(MIN_LENGTHS[rows])], length=MAX_LENGTHS[rows], **arguments,
     )  # fmt: skip
     for place, row in enumerate(rows):
         own = {name: values[row].item() for name, values in DRAWN_WITH.items()}
         alone = found_by(
-            Sample(**own | ({"top_k": own["top_k"] or 6} if cuts else {}), **cuts)
+            Sample(**own | {"top_k": own["top_k"] or cuts.get("most_k", 0)} | cuts)
             if own["temperature"]
             else Greedy(),
             rows=1,

@@ -465,6 +465,12 @@ def test_an_overridden_compute_attention_runs():
     assert_close(output, np.repeat(output[:, :1], TARGET_LEN, axis=1), 1e-6)
 
 
+def test_a_fused_kernel_gives_no_scores():
+    layer = MultiHeadAttention(HEADS, KEY_DIM, VALUE_DIM, flash_attention=True)
+    rule = "`return_attention_scores` needs `flash_attention=False`"
+    refuses(rule, layer, query(), value(), return_attention_scores=True)
+
+
 class KerasLines(MultiHeadAttention):
     """Attention with the lines of Keras's own layer."""
 
