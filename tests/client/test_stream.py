@@ -11,7 +11,7 @@ pytest.importorskip("tensorflow_serving")
 from servers import refuse
 
 from keras_transformer.client import AsyncClient, Client
-from keras_transformer.client.openai_forms import logprobs_of
+from keras_transformer.client.openai_forms import RefusedError, logprobs_of, number_of
 from keras_transformer.client.stream import Stream
 from keras_transformer.request_options import OPTIONS
 
@@ -263,6 +263,13 @@ def url_of_export(served_model):
 
     with SERVERS["grpc"](Backend({"ko_en": {1: served_model}})) as url:
         yield url
+
+
+@pytest.mark.parametrize("value", [3, -1, "1", True, 1.5, [1]], ids=repr)
+def test_a_field_that_is_no_number_or_out_of_range_is_refused(value):
+    with pytest.raises(RefusedError, match="`n` must be int, from 0 to 2"):
+        number_of({"n": value}, "n", int, 0, 2)
+    assert [number_of(body, "n", int, 0, 2, default=1) for body in ({"n": 2}, {"n": None}, {})] == [2, 1, 1]
 
 
 def test_log_probabilities_end_with_a_text_that_has_invalid_bytes():

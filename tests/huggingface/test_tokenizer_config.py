@@ -11,7 +11,6 @@ from keras_transformer.huggingface import FAMILIES, tokenizers_from_huggingface
 from keras_transformer.huggingface.tokenizers.byte_pair import PRE_TOKENIZERS
 from keras_transformer.huggingface.tokenizers.kinds import starts_with_bos
 
-transformers = pytest.importorskip("transformers")
 PIECES = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A", "e", "é", "É", "漢", "漢字", "b", "##b", "##e", "##é",
 ]  # fmt: skip
@@ -26,14 +25,27 @@ WORD_PIECE = [
 ]
 
 
+def transformers():
+    """Returns the library, or skips a test where it is not installed."""
+    return pytest.importorskip("transformers")
+
+
 def word_piece(folder, config, normalizer, **changes):
-    """A folder of BERT, with a tokenizer.json."""
-    there = transformers.BertTokenizer(vocab={piece: i for i, piece in enumerate(PIECES)})
-    there.save_pretrained(folder)
-    path = folder / "tokenizer.json"
-    parts = json.loads(path.read_text())
-    parts["normalizer"] |= normalizer
-    path.write_text(json.dumps({**parts, **changes}))
+    """A folder of BERT, with a tokenizer.json as transformers writes it."""
+    usual = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    model = {"unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+    vocabulary = {piece: i for i, piece in enumerate(PIECES)}
+    parts = {
+        "version": "1.0",
+        "added_tokens": [{"id": i, "content": PIECES[i], "special": True, **flags} for i in range(5)],
+        "normalizer": {"type": "BertNormalizer", **usual, **normalizer},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": template("[CLS]", "$", "[SEP]"),
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {"type": "WordPiece", **model, "vocab": vocabulary},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps({**parts, **changes}))
     names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     return described(folder, "bert", **names, **config)
 
@@ -43,7 +55,7 @@ def test_the_options_of_word_pieces_count_as_in_transformers(config, normalizer,
     word_piece(tmp_path, config, normalizer)
     with caplog.at_level(logging.WARNING):
         (tokenizer,) = tokenizers_from_huggingface(tmp_path)
-    assert_same_ids(tokenizer, transformers.AutoTokenizer.from_pretrained(tmp_path), TEXTS)
+    assert_same_ids(tokenizer, transformers().AutoTokenizer.from_pretrained(tmp_path), TEXTS)
     assert ("in place of" in caplog.text) is ("tokenizer_class" not in config)
 
 
@@ -64,7 +76,7 @@ def test_word_pieces_over_several_ideographs_are_refused(config, normalizer, tmp
 def test_the_first_blank_of_byte_pairs_is_that_of_transformers(files, name, tmp_path):
     vocabulary, merges = byte_pieces()
     if files == "json":
-        there = transformers.GPT2Tokenizer(vocab=vocabulary, merges=merges, unk_token="</s>")
+        there = transformers().GPT2Tokenizer(vocab=vocabulary, merges=merges, unk_token="</s>")
         there.save_pretrained(tmp_path)
     elif name == "PreTrainedTokenizerFast":
         pytest.skip("it reads tokenizer.json alone")
@@ -73,7 +85,7 @@ def test_the_first_blank_of_byte_pairs_is_that_of_transformers(files, name, tmp_
     ends = {f"{role}_token": "</s>" for role in ("bos", "eos", "unk")}
     described(tmp_path, "gpt2", tokenizer_class=name, add_prefix_space=True, **ends)
     (tokenizer,) = tokenizers_from_huggingface(tmp_path)
-    there = getattr(transformers, name).from_pretrained(tmp_path)
+    there = getattr(transformers(), name).from_pretrained(tmp_path)
     assert_same_ids(tokenizer, there, ["the dog", " the dog", "", "\tthe", "개가"])
     assert tokenizer.get_config()["prefix_space"] is (name == "GPT2Tokenizer")
 
@@ -83,7 +95,7 @@ def test_the_first_blank_of_llama_is_that_of_transformers(options, tmp_path):
     train_pieces(tmp_path / "tokenizer.model", vocab_size=400, **BYTES)
     described(tmp_path, "llama", tokenizer_class="LlamaTokenizer", **options)
     (tokenizer,) = tokenizers_from_huggingface(tmp_path)
-    there = transformers.LlamaTokenizer.from_pretrained(tmp_path)
+    there = transformers().LlamaTokenizer.from_pretrained(tmp_path)
     assert_same_ids(tokenizer, there, ["the dog", " the dog", "  the", "", "dog\n the"])
 
 
@@ -149,7 +161,7 @@ def test_another_class_of_tokenizers_is_refused(name, tmp_path):
 def byte_level(folder, model_type, **config):
     """A folder with a tokenizer.json of GPT-2's pattern."""
     vocabulary, merges = byte_pieces()
-    transformers.GPT2Tokenizer(vocab=vocabulary, merges=merges, unk_token="</s>").save_pretrained(folder)
+    transformers().GPT2Tokenizer(vocab=vocabulary, merges=merges, unk_token="</s>").save_pretrained(folder)
     return described(folder, model_type, **config)
 
 
@@ -170,7 +182,7 @@ def test_qwen2_has_one_class_under_any_name(name, tmp_path, caplog):
     path = folder / "tokenizer.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "pre_tokenizer": PRE_TOKENIZERS["qwen2"]}))
     (tokenizer,) = tokenizers_from_huggingface(folder)
-    there = transformers.AutoTokenizer.from_pretrained(folder)
+    there = transformers().AutoTokenizer.from_pretrained(folder)
     assert_same_ids(tokenizer, there, ["x12345 dog's", "e\u0301 the  dog"])
     assert "in place of the missing `normalizer`" in caplog.text
 
@@ -189,7 +201,7 @@ def test_qwens_older_files_are_split_as_its_class_does(name, tmp_path):
     folder = byte_level(tmp_path, "qwen2", tokenizer_class=name)
     older_files(folder)
     (tokenizer,) = tokenizers_from_huggingface(folder)
-    there = transformers.AutoTokenizer.from_pretrained(folder)
+    there = transformers().AutoTokenizer.from_pretrained(folder)
     assert_same_ids(tokenizer, there, ["x12345 dog's", "e\u0301 the  dog"])
 
 
@@ -217,14 +229,14 @@ def test_a_sequence_of_one_part_is_the_part(tmp_path):
         parts[name] = {"type": "Sequence", listed: [parts[name]]}
     path.write_text(json.dumps(parts))
     (tokenizer,) = tokenizers_from_huggingface(folder)
-    assert_same_ids(tokenizer, transformers.AutoTokenizer.from_pretrained(folder), TEXTS)
+    assert_same_ids(tokenizer, transformers().AutoTokenizer.from_pretrained(folder), TEXTS)
 
 
 def llama_json(folder):
     """Writes the tokenizer.json of a Llama; returns its path and its parts."""
     train_pieces(folder / "tokenizer.model", vocab_size=400, **BYTES)
     described(folder, "llama", tokenizer_class="LlamaTokenizer")
-    transformers.LlamaTokenizer.from_pretrained(folder).save_pretrained(folder)
+    transformers().LlamaTokenizer.from_pretrained(folder).save_pretrained(folder)
     return folder / "tokenizer.json", json.loads((folder / "tokenizer.json").read_text())
 
 
@@ -255,7 +267,9 @@ def test_tokenizer_json_counts_where_transformers_takes_it_as_it_is(family, opti
     path.write_text(json.dumps(parts))
     described(tmp_path, family, **options)
     (tokenizer,) = tokenizers_from_huggingface(tmp_path)
-    assert_same_ids(tokenizer, transformers.AutoTokenizer.from_pretrained(tmp_path), ["the dog", " the dog"])
+    assert_same_ids(
+        tokenizer, transformers().AutoTokenizer.from_pretrained(tmp_path), ["the dog", " the dog"]
+    )
 
 
 def test_a_first_token_that_the_files_disagree_about_is_refused(tmp_path):

@@ -327,10 +327,10 @@ def test_the_first_piece_of_a_word_has_its_label(bert):
 
 @pytest.mark.parametrize("options", [
     {"lora": 0}, {"alpha": 2}, {"adapter": True}, {"precision": "int8"}, {"columns": "a"}, {"hold_out": 1.5},
-    {"targets": "query"},
+    {"targets": "query"}, {"warmup": 1.5}, {"weight_decay": -1}, {"lora": 1, "lora_dropout": 1.5},
 ], ids=str)  # fmt: skip
 def test_wrong_recipes_are_refused(options):
-    refuses(next(iter(options)), runs.TuningRecipe, **options)
+    refuses(f"`.*{list(options)[-1]}", runs.TuningRecipe, **options)
 
 
 def test_data_that_do_not_fit_are_refused(llama, bert, chats, table, tmp_path):

@@ -62,7 +62,6 @@ def test_export_needs_tensorflow_alone(precision, joined, tmp_path):
         np.testing.assert_allclose(result["score"], own, rtol=0.1, atol=0.1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("translators", "message"),
     [

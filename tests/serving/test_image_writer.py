@@ -8,7 +8,7 @@ from contracts import refuses
 
 from keras_transformer import layers, serving
 from keras_transformer.decoding import Beam, NoRepeatNgram
-from keras_transformer.models import EncoderDecoder
+from keras_transformer.models import EncoderDecoder, Transformer
 from keras_transformer.serving.pictures import file_of
 from keras_transformer.serving.verify import Served
 from keras_transformer.text import ByteTokenizer
@@ -111,6 +111,10 @@ def test_the_servable_of_a_model_of_pictures_writes_about_them(given):
         ({"preprocessing": layers.ImagePreprocessing()}, "must be an `ImagePreprocessing` with a size"),
         ({"max_length": 8}, "`max_length` must be an integer at least 1, at most 7"),
         ({"strategy": 3}, "`strategy` must be a strategy"),
+        (
+            {"model": Transformer(260, num_layers=1, d_model=4, num_heads=2, d_ff=8)},
+            "`model` must read pictures",
+        ),
     ],
 )
 def test_unusable_arguments_are_refused(given, options, message):
