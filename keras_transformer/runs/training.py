@@ -22,6 +22,7 @@ from keras_transformer.runs.results import Results, ValidateAverage
 from keras_transformer.runs.tokenizers import ids_and_sizes, make_tokenizers
 from keras_transformer.runs.vocabulary import change_vocabulary, table_of
 from keras_transformer.serving import Translator
+from keras_transformer.text.sentence_piece import FEW
 from keras_transformer.training import Checkpoint, Progress, SavedState, StopOnNaN, TensorBoard, Termination
 
 log = logging.getLogger(__name__)
@@ -217,7 +218,8 @@ def _report(recipe, translator, batches, val_batches, say):
     read = batches.kept + batches.skipped
     resolved = recipe.resolved()
     asked, sample = resolved.vocab_size, resolved.vocab_sample
-    if asked is not None and recipe.tokenizer != "byte" and min(sizes) < asked:
+    # Below it, the tokenizer has warned.
+    if asked is not None and recipe.tokenizer != "byte" and FEW * asked <= min(sizes) < asked:
         say(f"a vocabulary of {min(sizes):,} ids: the texts do not give the {asked:,} of `vocab_size`")
     if sample is not None and recipe.tokenizer != "byte" and read > sample:
         say(f"the vocabulary is made from {sample:,} of {read:,} pairs (vocab_sample)")

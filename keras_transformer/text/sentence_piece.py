@@ -12,7 +12,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
-from keras_transformer.checks import check, check_choice
+from keras_transformer.checks import check, check_choice, warn
 from keras_transformer.text.added_tokens import AddedToken, AddedTokens, as_added_tokens, join
 from keras_transformer.text.base import (
     BOS_ID,
@@ -32,6 +32,8 @@ from keras_transformer.untrusted import read_small
 LONGEST_PIECE = 4096  # characters
 # SentencePiece refuses a lower `max_sentence_length`.
 LEAST_LIMIT = 10
+# `train` warns where the text gives a smaller share of the ids that were asked for.
+FEW = 0.5
 # SentencePiece writes it for an unknown id.
 UNKNOWN_TEXT = " \u2047 "
 # Pieces that a text may contain literally, and that SentencePiece would split: T5's `<extra_id_0>`, Marian's `>>de<<`.
@@ -183,8 +185,8 @@ class SentencePieceTokenizer(Tokenizer):
 
         Args:
             sentences: Iterable of str. The character U+2585, which SentencePiece reserves, is read as a blank.
-            vocab_size: Number of ids, the four special ids included. A small text gives fewer. The characters of ASCII
-                that the text has must fit, 94 or fewer.
+            vocab_size: Number of ids, the four special ids included. A small text gives fewer; there is a warning if
+                it gives less than half. The characters of ASCII that the text has must fit, 94 or fewer.
             model_type: "unigram" (Kudo, 2018) or "bpe" (Sennrich et al., 2016).
             character_coverage: Share of the characters in the text that get an id, in (0, 1]. Those of ASCII, such as
                 rare digits, get one in any case.
@@ -233,7 +235,13 @@ class SentencePieceTokenizer(Tokenizer):
                 f"Received: vocab_size={vocab_size}, {len(sentences)} sentences. "
                 f"SentencePiece reports: {str(error).splitlines()[-1]}"
             ) from None
-        return cls(model)
+        tokenizer = cls(model)
+        if tokenizer.vocab_size < FEW * vocab_size:
+            warn(
+                f"`vocab_size` asks for {vocab_size:,} ids, but the text gives only {tokenizer.vocab_size:,}. "
+                "Train on more text, or pass a smaller `vocab_size`."
+            )
+        return tokenizer
 
     def tokenize(self, strings):
         """Converts strings to ids.

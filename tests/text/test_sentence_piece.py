@@ -1,4 +1,5 @@
 import io
+import warnings
 
 import numpy as np
 import pytest
@@ -260,8 +261,15 @@ def test_a_text_in_place_of_sentences_is_refused(tokenizer_class):
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_more_ids_than_the_text_yields_are_not_invented(model_type):
-    tokenizer = SentencePieceTokenizer.train(["the cat sat", "the dog sat"] * 3, 5000, model_type=model_type)
-    assert tokenizer.vocab_size < 100
+    lines = ["the cat sat", "the dog sat"] * 3
+    with pytest.warns(
+        UserWarning, match=r"`vocab_size` asks for 5,000 ids, .* only \d+\. Train on"
+    ) as warned:
+        tokenizer = SentencePieceTokenizer.train(lines, 5000, model_type=model_type)
+    assert tokenizer.vocab_size < 100 and f"only {tokenizer.vocab_size}." in str(warned[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SentencePieceTokenizer.train(lines, tokenizer.vocab_size + 3, model_type=model_type)
     assert read_back(tokenizer, ["the cat sat"]) == ["the cat sat"]
 
 
