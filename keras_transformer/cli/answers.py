@@ -64,6 +64,20 @@ def standard_input():
     return sys.stdin.buffer
 
 
+def checked_path(path, number):
+    """Returns a line of standard input that must be a path, a str, or raises `ValueError` if it is blank.
+
+    >>> checked_path("", 3)
+    Traceback (most recent call last):
+    ValueError: Line 3 of standard input must be the path of a file. Received: a blank line.
+    """
+    if not path.strip():
+        raise ValueError(
+            f"Line {number} of standard input must be the path of a file. Received: a blank line."
+        )
+    return path
+
+
 def write_answers(text):
     """Writes lines to standard output at once. On a terminal, control characters are written as escapes."""
     if sys.stdout.isatty():

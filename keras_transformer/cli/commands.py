@@ -218,23 +218,23 @@ def _about_files(servable, paths, read, batch_size, *columns, signature="serving
     from tqdm import tqdm
 
     from keras_transformer.checks import check_positive
-    from keras_transformer.cli.answers import rows_of
+    from keras_transformer.cli.answers import checked_path, rows_of
 
     check_positive(batch_size=batch_size)
     for start in tqdm(range(0, len(paths), batch_size), unit="batch", disable=not sys.stderr.isatty()):
         names, files, reasons = paths[start : start + batch_size], [], {}
-        for name in names:
+        for i, name in enumerate(names):
             try:
-                files.append(read(name))
+                files.append(read(checked_path(name, start + i + 1)))
             except (OSError, ValueError, ImportError) as error:
-                reasons[name] = str(error)
+                reasons[i] = str(error)
                 files.append(b"")
         answers = servable.answer(files, *([each] * len(files) for each in columns), signature=signature)
-        for name, answer in zip(names, rows_of(answers), strict=True):
-            if name in reasons:
-                answer["error"] = reasons[name].encode(errors="backslashreplace")
+        for i, (name, answer) in enumerate(zip(names, rows_of(answers), strict=True)):
+            if i in reasons:
+                answer["error"] = reasons[i].encode(errors="backslashreplace")
             if answer["error"]:
-                log.warning("%s", reasons.get(name) or f"{name}: {answer['error'].decode()}")
+                log.warning("%s", reasons.get(i) or f"{name}: {answer['error'].decode()}")
             yield name, answer
 
 

@@ -111,7 +111,7 @@ def _ask_about_files(client, audio, hearing):
 
     import tqdm
 
-    from keras_transformer.cli.answers import standard_input, write_answers
+    from keras_transformer.cli.answers import checked_path, standard_input, write_answers
     from keras_transformer.data import LONGEST_LINE, iterate_lines
     from keras_transformer.recordings import wav_of
     from keras_transformer.untrusted import bytes_of
@@ -119,10 +119,11 @@ def _ask_about_files(client, audio, hearing):
     read, failed = wav_of if audio else bytes_of, 0
     paths = map(os.fsdecode, iterate_lines(standard_input(), LONGEST_LINE))
     with client:
-        for path in tqdm.tqdm(paths, unit="file", disable=not sys.stderr.isatty(), leave=False):
+        files = tqdm.tqdm(paths, unit="file", disable=not sys.stderr.isatty(), leave=False)
+        for number, path in enumerate(files, start=1):
             text, reason = "", None
             try:
-                file = read(path)
+                file = read(checked_path(path, number))
             except (OSError, ValueError, ImportError) as error:
                 reason = error
             else:

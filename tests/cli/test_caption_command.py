@@ -38,13 +38,14 @@ def folder(tmp_path_factory):
 
 def test_each_picture_gets_a_line_and_a_bad_one_an_empty_line(folder):
     names = "a", "missing", "no picture", "b 한"
-    paths = "".join(f"{folder / name}.png\n" for name in names).encode()
+    paths = "".join(f"{folder / name}.png\n" for name in names).encode() + b"\n"
     code, out, err = run("caption", folder / "writer", "--batch-size", 3, stdin=paths)
     texts = [" ".join(text.split()) for text in ImageWriter.load(folder / "writer").write(list(SHADES))]
     assert texts[0] != texts[1]
-    assert (code, out.decode().split("\n")) == (4, [texts[0], "", "", texts[1], ""])
+    assert (code, out.decode().split("\n")) == (4, [texts[0], "", "", texts[1], "", ""])
     assert err.count("missing.png") == err.count("no picture.png: ") == 1
-    assert err.count(" of 4 texts were cut at their largest number of tokens, `max_length`=7") == 1
+    assert err.count("Line 5 of standard input must be the path of a file") == 1
+    assert err.count(" of 5 texts were cut at their largest number of tokens, `max_length`=7") == 1
 
 
 def test_the_search_and_batches_are_checked(folder):

@@ -73,11 +73,12 @@ def test_ask_writes_a_line_for_each_file(url, tmp_path):
     for name, file in (("good", FILES[0]), ("bad", b"junk")):
         (tmp_path / name).write_bytes(file)
     paths = [tmp_path / name for name in ("bad", "good", "missing")]
-    stdin = "".join(f"{path}\n" for path in paths).encode()
+    stdin = "".join(f"{path}\n" for path in [*paths, ""]).encode()
     common = "ask", url, "--model", "hearing"
     code, out, err = run(*common, "--audio", "--language", "ko", "--task", "translate", stdin=stdin)
-    assert (code, out.decode()) == (4, f"\n{len(FILES[0])}|ko|translate\n\n")
+    assert (code, out.decode()) == (4, f"\n{len(FILES[0])}|ko|translate\n\n\n")
     assert "must be a WAV file" in err and err.count("missing") == 1
+    assert err.splitlines()[-1].startswith("warning: Line 4 of standard input must be the path of a file.")
     code, out, _ = run(*common, "--image", stdin=stdin.splitlines()[1])
     assert (code, out.decode()) == (0, f"{len(FILES[0])}\n")
     for more, named in (
