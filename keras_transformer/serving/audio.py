@@ -15,10 +15,6 @@ RIFF, WAVE, FORM, DATA = (int.from_bytes(name, "little") for name in (b"RIFF", b
 # A format that names the true one further on.
 EXTENSIBLE = 0xFFFE
 MAX_CHANNELS, LOWEST_RATE, HIGHEST_RATE = 32, 1000, 192_000
-UNREADABLE = (
-    "`wav` must be a WAV file of 8 to 32 bits, or of floating point numbers, at 1 to 192 kHz, which is not longer than "
-    "the model reads."
-)
 # Rates are multiples of this many samples a second. Others are read as the nearest one that is.
 RATE_STEP = 25
 # The filter of `resampled` reads so many crossings of zero on each side.
@@ -37,17 +33,17 @@ def waves(contents, sampling_rate, max_samples):
 
     Returns:
         A `tf.RaggedTensor`, float32 `(batch, samples)`, in [-1, 1], without the zeros at the end of a recording; and
-        which files could be read, bool `(batch,)`. Other rows have no samples.
+        why files could not be read, string `(batch,)`, empty for those that could. Rows with an error have no samples.
     """
 
     def rows_of(content):
-        samples, readable = _wave(content, sampling_rate, max_samples)
+        samples, error = _wave(content, sampling_rate, max_samples)
         samples = samples[: sounding(samples[None])[0]]
-        return tf.RaggedTensor.from_row_lengths(samples, [tf.size(samples)]), readable
+        return tf.RaggedTensor.from_row_lengths(samples, [tf.size(samples)]), error
 
     spec = tf.RaggedTensorSpec((1, None), tf.float32, ragged_rank=1, row_splits_dtype=tf.int64)
-    rows, readable = tf.map_fn(rows_of, contents, fn_output_signature=(spec, tf.bool))
-    return rows.merge_dims(0, 1), readable
+    rows, error = tf.map_fn(rows_of, contents, fn_output_signature=(spec, tf.string))
+    return rows.merge_dims(0, 1), error
 
 
 def sounding(audio):
@@ -102,7 +98,7 @@ def spectrograms(samples, first_samples, lengths, spectrogram, frames):
 
 
 def _wave(content, sampling_rate, max_samples):
-    """Reads one WAV file: float32 `(samples,)`, and whether it could be read.
+    """Reads one WAV file: float32 `(samples,)`, and why it could not be read, a string scalar, or "".
 
     No operation of it fails, whatever the bytes are: an error would end the request with all its rows.
 
@@ -114,7 +110,6 @@ def _wave(content, sampling_rate, max_samples):
     content = tf.io.decode_raw(content, tf.uint8)
     end = tf.size(content)
     form, data = _chunks(content)
-    readable = (_number(content, 0, 4) == RIFF) & (_number(content, 8, 4) == WAVE) & (form > 0) & (data > 0)
     code, channels, rate, bits = (
         _number(content, form + at, n) for at, n in ((8, 2), (10, 2), (12, 4), (22, 2))
     )
@@ -122,21 +117,36 @@ def _wave(content, sampling_rate, max_samples):
     known = tf.reduce_all(tf.constant(FORMATS) == tf.stack([code, bits]), axis=1)
     size = _number(content, data + 4, 4)
     room = end - data - 8
-    # The file of a stream has the largest size, which is negative here. The end of a file that was cut off is missing.
-    readable &= tf.reduce_any(known) & (size <= room) & (channels > 0) & (channels <= MAX_CHANNELS)
-    readable &= (rate >= LOWEST_RATE) & (rate <= HIGHEST_RATE)
     width = tf.maximum(bits // 8 * channels, 1)
     frames = tf.where(size < 0, room, size) // width
     count = tf.cast(frames, tf.float64) * sampling_rate / tf.cast(tf.maximum(rate, 1), tf.float64)
-    readable &= count <= tf.constant(max_samples, tf.float64)
+    is_wave = (_number(content, 0, 4) == RIFF) & (_number(content, 8, 4) == WAVE)
+    # The first one that does not hold is the error.
+    rules = {
+        "be a WAV file, which begins with RIFF and WAVE": is_wave,
+        f"have a chunk `fmt ` and a chunk `data` among its first {MOST_CHUNKS} chunks": (form > 0)
+        & (data > 0),
+        "hold integers of 8, 16, 24 or 32 bits, or floating point numbers of 32 or 64": tf.reduce_any(known),
+        f"have from 1 to {MAX_CHANNELS} channels": (channels > 0) & (channels <= MAX_CHANNELS),
+        f"have from {LOWEST_RATE} to {HIGHEST_RATE} samples a second": (rate >= LOWEST_RATE)
+        & (rate <= HIGHEST_RATE),
+        # The file of a stream has the largest size, which is negative here.
+        "have as many bytes of samples as its header says: its end is missing": size <= room,
+        f"be at most {max_samples / sampling_rate:g} seconds long": count
+        <= tf.constant(max_samples, tf.float64),
+    }
+    error = tf.constant("")
+    for rule, holds in reversed(rules.items()):
+        error = tf.where(holds, error, f"`wav` must {rule}.")
+    readable = error == ""
     frames = tf.where(readable, frames, 0)
     data = content[data + 8 : data + 8 + frames * width]
     readers = [_reader(data, *each) for each in FORMATS]
     samples = tf.switch_case(tf.argmax(known, output_type=tf.int32), readers)
     samples = tf.reduce_mean(tf.reshape(samples, (frames, tf.where(readable, channels, 1))), axis=1)
-    readable &= tf.reduce_all(tf.math.is_finite(samples))
-    samples = resampled(samples, tf.where(readable, rate, sampling_rate), sampling_rate)
-    return samples[: tf.where(readable, tf.size(samples), 0)], readable
+    error = tf.where(tf.reduce_all(tf.math.is_finite(samples)), error, "`wav` must hold finite numbers.")
+    samples = resampled(samples, tf.where(error == "", rate, sampling_rate), sampling_rate)
+    return samples[: tf.where(error == "", tf.size(samples), 0)], error
 
 
 def _chunks(content):

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import ExcludeTokens, SuppressFirstTokens, TimestampRules, feature_keys
 from keras_transformer.models.transformer import Memory
-from keras_transformer.serving.audio import UNREADABLE, sounding, spectrograms, waves
+from keras_transformer.serving.audio import sounding, spectrograms, waves
 from keras_transformer.serving.signatures import Output, function_of, parts_by_row
 from keras_transformer.serving.word_times import WITHOUT_BLANKS, spans_of, token_times, words_of
 from keras_transformer.serving.writer import WriterSignatures
@@ -146,9 +146,9 @@ class TranscriberSignatures(WriterSignatures):
         return self._chosen(language, task)[0]
 
     def _read(self, wav, language, task):
-        audio, readable = self._waves(wav)
+        audio, unreadable = self._waves(wav)
         chosen, error = self._chosen(language, task)
-        error = tf.where(readable, error, UNREADABLE)
+        error = tf.where(unreadable == "", error, unreadable)
         lengths = tf.where(error == "", tf.cast(audio.row_lengths(), tf.int32), 0)
         return (audio.values, audio.row_starts(), lengths), chosen, error
 

@@ -27,8 +27,8 @@ def wav(code, bits, data, channels=1, rate=RATE, extra=b""):
 @pytest.fixture(scope="module")
 def read():
     def padded(files):
-        audio, readable = waves(files, RATE, LONGEST)
-        return audio.to_tensor(), audio.row_lengths(), readable
+        audio, errors = waves(files, RATE, LONGEST)
+        return audio.to_tensor(), audio.row_lengths(), errors
 
     function = tf.function(padded, input_signature=[tf.TensorSpec((None,), tf.string)])
     return lambda *files: [x.numpy() for x in function(tf.constant(files))]
@@ -60,8 +60,8 @@ FORMATS = {
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_each_format_is_read(name, read):
-    audio, lengths, readable = read(FORMATS[name])
-    assert readable.all() and lengths.tolist() == [1000]
+    audio, lengths, errors = read(FORMATS[name])
+    assert errors.tolist() == [b""] and lengths.tolist() == [1000]
     np.testing.assert_allclose(audio[0], NOISE, atol=2.0**-8 if name == "8 bits" else 2.0**-16)
 
 
@@ -91,32 +91,42 @@ def test_tones_above_half_of_the_rate_are_left_out(read):
     assert np.abs(audio[0, 200:-200]).max() < 1e-3
 
 
+# Files by the rule that each breaks.
 BAD = {
-    "nothing": b"",
-    "text": b"a text that is no recording",
-    "the end is missing": FORMATS["16 bits"][:900],
-    "the header alone": FORMATS["16 bits"][:40],
-    "NaN": wav_of(np.full(10, np.nan, "float32"), RATE),
-    "infinite": wav_of(np.full(10, np.inf, "float32"), RATE),
-    "12 bits": wav(1, 12, b"123"),
-    "another code": wav(6, 8, b"123"),
-    "no channel": wav(1, 16, b"1234", channels=0),
-    "100 channels": wav(1, 16, bytes(2000), channels=100),
-    "no rate": wav(1, 16, b"1234", rate=0),
-    "a high rate": wav(1, 16, b"1234", rate=10**9),
-    "too long": wav_of(np.zeros(LONGEST + 1, "float32"), RATE),
-    "too long at a low rate": wav_of(np.zeros(LONGEST // 2 + 1, "float32"), RATE // 2),
-    "a thousand chunks": wav(1, 16, b"1234").replace(b"LIST", (b"junk" + bytes(4)) * 1000 + b"LIST"),
-    "a size beyond the file": wav(1, 16, b"1234").replace(
-        b"LIST" + struct.pack("<I", 3), b"LIST\xff\xff\xff\x7f"
-    ),
+    "be a WAV file, which begins with RIFF and WAVE": [b"", b"a text that is no recording", b"RIFF"],
+    "have a chunk `fmt ` and a chunk `data` among its first 100 chunks": [
+        FORMATS["16 bits"][:40],
+        wav(1, 16, b"1234").replace(b"LIST", (b"junk" + bytes(4)) * 1000 + b"LIST"),
+        # A size beyond the file.
+        wav(1, 16, b"1234").replace(b"LIST" + struct.pack("<I", 3), b"LIST\xff\xff\xff\x7f"),
+    ],
+    "hold integers of 8, 16, 24 or 32 bits, or floating point numbers of 32 or 64": [
+        wav(1, 12, b"123"),
+        wav(6, 8, b"123"),
+    ],
+    "have from 1 to 32 channels": [
+        wav(1, 16, b"1234", channels=0),
+        wav(1, 16, bytes(2000), channels=100),
+    ],
+    "have from 1000 to 192000 samples a second": [
+        wav(1, 16, b"1234", rate=0),
+        wav(1, 16, b"1234", rate=10**9),
+    ],
+    "have as many bytes of samples as its header says: its end is missing": [FORMATS["16 bits"][:900]],
+    "be at most 6.25 seconds long": [
+        wav_of(np.zeros(LONGEST + 1, "float32"), RATE),
+        wav_of(np.zeros(LONGEST // 2 + 1, "float32"), RATE // 2),
+    ],
+    "hold finite numbers": [wav_of(np.full(10, value, "float32"), RATE) for value in (np.nan, np.inf)],
 }
 
 
 def test_a_bad_file_has_no_samples_and_changes_no_other_row(read):
-    audio, lengths, readable = read(FORMATS["16 bits"], *BAD.values(), FORMATS["float32"], wav(1, 16, b""))
-    assert readable.tolist() == [True, *[False] * len(BAD), True, True]
-    assert lengths.tolist() == [1000, *[0] * len(BAD), 1000, 0]
+    rules, bad = zip(*((rule, file) for rule, files in BAD.items() for file in files), strict=True)
+    audio, lengths, errors = read(FORMATS["16 bits"], *bad, FORMATS["float32"], wav(1, 16, b""))
+    expected = ["", *(f"`wav` must {rule}." for rule in rules), "", ""]
+    assert [error.decode() for error in errors] == expected
+    assert lengths.tolist() == [1000, *[0] * len(bad), 1000, 0]
     np.testing.assert_allclose(audio[[0, -2]], [NOISE, NOISE], atol=2.0**-15)
     assert not audio[1:-2].any() and not audio[-1].any()
 
