@@ -13,7 +13,7 @@ RATE, SECONDS, LONGEST = 4000, 0.5, 24
 SPECIAL = ["<end>", "<start>", "<en>", "<ko>", "<transcribe>", "<translate>", "<nospeech>", "<notimes>"]
 END, START, EN, KO, SAY, TRANSLATE, NO_SPEECH, NO_TIMES = range(256, 264)
 IDS = SpeechIds(
-    {"en": EN, "ko": KO}, {"transcribe": SAY, "translate": TRANSLATE}, no_timestamps_id=NO_TIMES,
+    {"ko": KO, "en": EN}, {"transcribe": SAY, "translate": TRANSLATE}, no_timestamps_id=NO_TIMES,
     suppressed=(7, START, EN, KO, SAY, TRANSLATE, NO_SPEECH), suppressed_first=(END,), max_first_timestamp=5,
 )  # fmt: skip
 VOCAB = NO_TIMES + 1 + 26

@@ -143,6 +143,20 @@ def _column(x, dtype="int32"):
     return ops.reshape(ops.convert_to_tensor(x, dtype), (-1, 1))
 
 
+def rule_of_choice(name, known, only=None):
+    """Returns the rule of a language or a task, a str: its choices in the order of the alphabet.
+
+    >>> rule_of_choice("language", {"ko": 8, "en": 7})
+    '`language` must be one of en, ko.'
+
+    Args:
+        name: "language" or "task".
+        known: Iterable of str, the choices.
+        only: The only value of a model without choices.
+    """
+    return f"`{name}` must be one of {', '.join(sorted(known)) or repr(only)}."
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclasses.dataclass(frozen=True)
 class SpeechIds(Fields):
@@ -188,9 +202,7 @@ class SpeechIds(Fields):
                 check_count(**{name: token_id})
         for name, known in (("language", self.languages), ("task", self.tasks)):
             value = getattr(self, name)
-            check(
-                value is None or value in known, f"`{name}` must be one of {sorted(known)}.", **{name: value}
-            )
+            check(value is None or value in known, rule_of_choice(name, known), **{name: value})
         for name in ("no_timestamps_id", "max_first_timestamp", "previous_id"):
             if getattr(self, name) is not None:
                 check_count(**{name: getattr(self, name)})
@@ -227,8 +239,8 @@ class SpeechIds(Fields):
         language = self.language if language is None else language
         task = (self.task or "transcribe") if task is None else task
         codes, tasks = [*self.languages] or [None], [*self.tasks] or ["transcribe"]
-        check(language in codes, f"`language` must be one of {codes}.", language=language)
-        check(task in tasks, f"`task` must be one of {tasks}.", task=task)
+        check(language in codes, rule_of_choice("language", self.languages), language=language)
+        check(task in tasks, rule_of_choice("task", tasks), task=task)
         rule = "`timestamps` must be True for a model without `no_timestamps_id`."
         check(timestamps or self.no_timestamps_id is not None, rule, timestamps=timestamps)
         ids = (

@@ -6,6 +6,7 @@ import numpy as np
 
 from keras_transformer.checks import check, check_range
 from keras_transformer.decoding import Greedy, SpeechIds
+from keras_transformer.decoding.speech import rule_of_choice
 from keras_transformer.layers import LogMelSpectrogram
 from keras_transformer.models import EncoderDecoder
 from keras_transformer.recordings import wav_of
@@ -95,9 +96,7 @@ class Transcriber(FileWriter):
         for name, value, kind in (("spectrogram", spectrogram, LogMelSpectrogram), ("ids", ids, SpeechIds)):
             check(isinstance(value, kind), f"`{name}` must be a `{kind.__name__}`.", **{name: value})
         for name, value, known in (("language", language, ids.languages), ("task", task, ids.tasks)):
-            check(
-                value is None or value in known, f"`{name}` must be one of {sorted(known)}.", **{name: value}
-            )
+            check(value is None or value in known, rule_of_choice(name, known), **{name: value})
         heads = [layer.cross_attention.num_heads for layer in model.decoder.layers]
         fits = all(layer < len(heads) and head < heads[layer] for layer, head in ids.alignment_heads)
         rule = (

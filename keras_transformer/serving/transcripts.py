@@ -6,6 +6,7 @@ from typing import ClassVar
 import tensorflow as tf
 
 from keras_transformer.decoding import ExcludeTokens, SuppressFirstTokens, TimestampRules, feature_keys
+from keras_transformer.decoding.speech import rule_of_choice
 from keras_transformer.models.transformer import Memory
 from keras_transformer.serving.audio import sounding, spectrograms, waves
 from keras_transformer.serving.signatures import Output, function_of, parts_by_row
@@ -161,8 +162,7 @@ class TranscriberSignatures(WriterSignatures):
             values = tf.where(values == "", own, values)
             place = tf.argmax(tf.constant(["", *known]) == values[:, None], axis=1)
             unknown = (place == 0) & (values != "") if known else values != own
-            rule = f"`{name}` must be one of {', '.join(known) or repr(own)}."
-            error = tf.where(unknown, rule, error)
+            error = tf.where(unknown, rule_of_choice(name, known, own), error)
             ids.append(tf.gather(tf.constant([-1, *known.values()], tf.int32), place))
         return ids, error
 

@@ -255,7 +255,7 @@ def test_an_export_answers_as_in_python(xla, given, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"language": "xx"}, r"`language` must be one of \['en', 'ko'\]"),
+        ({"language": "xx"}, r"`language` must be one of en, ko\."),
         ({"task": "sing"}, "`task` must be one of"),
         ({"ids": {}}, "`ids` must be a `SpeechIds`"),
         ({"spectrogram": 3}, "`spectrogram` must be a `LogMelSpectrogram`"),
