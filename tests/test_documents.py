@@ -1,5 +1,7 @@
 """The site of the documents: every public name has a page and an example, and a dead link is found."""
 
+import ast
+import builtins
 import importlib
 import importlib.util
 import re
@@ -23,11 +25,24 @@ needs_sphinx = pytest.mark.skipif(
 def shown_code():
     """All code of the documents and examples in one text."""
     pages = [ROOT / "README.md", *DOCS.glob("*.md"), *(DOCS / "reference").glob("*.md")]
+    return "\n".join(map(code_of, pages))
+
+
+def code_of(page):
+    """The Python code of a page, in one text."""
     fences = r"```(?:python|\{code-block\} python)\n(.*?)```"
-    blocks = [
-        block for page in pages for block in re.findall(fences, page.read_text(encoding="utf-8"), re.DOTALL)
-    ]
-    return "\n".join(blocks)
+    return "\n".join(re.findall(fences, page.read_text(encoding="utf-8"), re.DOTALL))
+
+
+@pytest.mark.parametrize("name", ["plots", "speech"])
+def test_each_name_in_the_code_of_a_page_is_defined_or_explained_in_a_comment(name):
+    code = code_of(DOCS / f"{name}.md")
+    nodes = [*ast.walk(ast.parse(code))]
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    known = {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    known |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    known |= {*re.findall(r"`(\w+)`", "".join(re.findall("#.*", code)))}
+    assert {node.id for node in names} <= known | {*dir(builtins)}
 
 
 @pytest.mark.slow
