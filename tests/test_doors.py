@@ -254,9 +254,16 @@ def test_a_version_that_no_int64_holds_is_none(tmp_path):
     assert versions_of(tmp_path) == {3}
 
 
-@pytest.mark.parametrize(("model", "label"), [("\ud800", None), ("a\n", None), ("a", "\ud800")])
-def test_a_name_that_no_address_can_hold_is_refused(model, label):
-    refuses("must be", Client, "http://localhost:1", model, label=label)
+@pytest.mark.parametrize(
+    ("model", "label", "rule"),
+    [
+        ("\ud800", None, "`model` must be the name of a model"),
+        ("a\n", None, "`model` must be the name of a model"),
+        ("a", "\ud800", "`label` must be a str"),
+    ],
+)
+def test_a_name_that_no_address_can_hold_is_refused(model, label, rule):
+    refuses(rule, Client, "http://localhost:1", model, label=label)
 
 
 def test_an_image_of_many_pixels_is_refused_before_it_is_read(tmp_path):
