@@ -8,7 +8,7 @@ import numpy as np
 from keras_transformer.checks import check, check_count, check_positive, check_range, printable, warn
 from keras_transformer.client.access import check_certificates, checked_headers, scheme_of
 from keras_transformer.client.attempts import LONGEST_MESSAGE, MAX_BYTES, Failure, attempt
-from keras_transformer.client.stream import RefusedOptions, Stream, text_output
+from keras_transformer.client.stream import RefusedOptions, RefusedRequest, Stream, text_output
 from keras_transformer.client.tensors import check_rows, errors_of_rows, files_of, input_array
 from keras_transformer.client.tensors import joined as joined_batches
 from keras_transformer.request_options import SIGNATURE, columns, repeated
@@ -23,10 +23,10 @@ ERRORS = {
     "DEADLINE_EXCEEDED": TimeoutError,
     "UNAUTHENTICATED": PermissionError,
     "PERMISSION_DENIED": PermissionError,
-    "NOT_FOUND": ValueError,
-    "INVALID_ARGUMENT": ValueError,
-    "FAILED_PRECONDITION": ValueError,
-    "OUT_OF_RANGE": ValueError,
+    "NOT_FOUND": RefusedRequest,
+    "INVALID_ARGUMENT": RefusedRequest,
+    "FAILED_PRECONDITION": RefusedRequest,
+    "OUT_OF_RANGE": RefusedRequest,
 }
 
 

@@ -129,7 +129,7 @@ def load_test(
                 if error is None:
                     latencies.append(took)
                 else:
-                    kind = type(error).__name__
+                    kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
                     errors[kind] = errors.get(kind, 0) + 1
                     messages.setdefault(kind, str(error))
                 if on_request is not None:

@@ -11,7 +11,7 @@ from keras_transformer.checks import check, check_positive
 from keras_transformer.client import openai_forms as forms
 from keras_transformer.client.access import checked_origins
 from keras_transformer.client.openai_forms import RefusedError
-from keras_transformer.client.stream import RefusedOptions, Stream
+from keras_transformer.client.stream import RefusedOptions, RefusedRequest, Stream
 from keras_transformer.client.tensors import errors_of_rows
 from keras_transformer.request_options import SIGNATURE, repeated
 
@@ -25,7 +25,8 @@ PROMPTS = {True: "messages", False: "prompt"}
 COMPLETION_TOKENS = 16
 # Number of tokens that a growing answer gains with each request to the server.
 STREAM_TOKENS = 8
-FAILURES = {TimeoutError: 504, ConnectionError: 503, OSError: 502}
+# The failures of the model's server. Any other error is the proxy's own.
+FAILURES = {TimeoutError: 504, ConnectionError: 503, OSError: 502, RefusedRequest: 502}
 
 
 def openai_app(
@@ -70,7 +71,7 @@ def openai_app(
     from starlette.middleware.cors import CORSMiddleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.requests import ClientDisconnect
-    from starlette.responses import JSONResponse
+    from starlette.responses import Response
     from starlette.routing import Route
 
     check(
@@ -92,7 +93,8 @@ def openai_app(
         middleware.append(Middleware(CORSMiddleware, allow_origins=origins, **allowed))
 
     def refused(error):
-        return JSONResponse(error.body, error.status)
+        # It may name half of a surrogate pair, which `JSONResponse` cannot encode.
+        return Response(json.dumps(error.body), error.status, media_type="application/json")
 
     def unknown(request, error):
         return refused(RefusedError(error.detail, status=error.status_code))
@@ -319,15 +321,14 @@ def _refusal(error):
     """
     if isinstance(error, RefusedError):
         return error
-    if not isinstance(error, (OSError, ValueError)):
-        # The log of the command has a line for each event, and no `exc_info`.
-        log.error("the proxy failed: %s", "".join(traceback.format_exception(error)))
-        return RefusedError("The proxy failed. Its log says why.", status=500)
-    log.error("%s", error)
     for kind, status in FAILURES.items():
         if isinstance(error, kind):
-            return RefusedError("The model's server does not answer.", status=status)
-    return RefusedError("The model's server refuses the request.", status=502)
+            log.error("%s", error)
+            what = "refuses the request" if kind is RefusedRequest else "does not answer"
+            return RefusedError(f"The model's server {what}.", status=status)
+    # The log of the command has a line for each event, and no `exc_info`.
+    log.error("the proxy failed: %s", "".join(traceback.format_exception(error)))
+    return RefusedError("The proxy failed. Its log says why.", status=500)
 
 
 def _refused_option(reason, option):

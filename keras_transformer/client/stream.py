@@ -12,7 +12,11 @@ OPTIONS = (
 INCOMPLETE = "\ufffd"
 
 
-class RefusedOptions(ValueError):
+class RefusedRequest(ValueError):
+    """The server refuses a request."""
+
+
+class RefusedOptions(RefusedRequest):
     """The server refuses the options of a row.
 
     Args:

@@ -312,7 +312,8 @@ def test_requests_are_bounded_and_come_from_here(address, ask):
     assert status(Host="evil.example").status_code == 400
     assert status(**{"Content-Type": "text/plain"}).status_code == 415
     assert status(path="/nothing").json()["error"]["type"] == "invalid_request_error"
-    for wrong in ("[]", "{", "[" * 9000, '{"model": []}', '{"model": "chat", "prompt": [[1]]}'):
+    unknown = r'{"model": "chat", "prompt": "a", "\ud800": 1}'
+    for wrong in ("[]", "{", "[" * 9000, '{"model": []}', '{"model": "chat", "prompt": [[1]]}', unknown):
         found = status(wrong)
         assert found.status_code in (400, 404) and found.json()["error"]["message"]
 
@@ -329,6 +330,18 @@ def test_failures_of_the_server_have_no_address(ask, backend):
     backend.faults.append(refuse("UNAVAILABLE", "10.1.2.3 is secret"))
     with pytest.raises(openai.APIError, match="does not answer"):
         list(pieces)
+
+
+def test_a_value_error_of_the_proxy_itself_is_its_own_failure(ask, monkeypatch, caplog):
+    def fail(*arguments, **options):
+        raise ValueError("10.1.2.3 is secret")
+
+    monkeypatch.setattr(sys.modules["keras_transformer.client.openai_app"], "repeated", fail)
+    for options in ({}, {"stream": True}):
+        with pytest.raises(openai.InternalServerError, match="The proxy failed") as caught:
+            chat(ask, **options)
+        assert caught.value.status_code == 500 and "10.1" not in str(caught.value)
+    assert "the proxy failed" in caplog.text and "10.1.2.3" in caplog.text
 
 
 def test_chats_need_a_template(url, backend):

@@ -76,8 +76,12 @@ def test_the_pages_of_a_named_origin_may_ask_and_no_others(url):
 
 @pytest.mark.parametrize(
     ("error", "status", "message"),
-    [(KeyError("10.1.2.3"), 500, "The proxy failed"), (OSError("10.1.2.3"), 502, "does not answer")],
-    ids=["proxy", "server"],
+    [
+        (KeyError("10.1.2.3"), 500, "The proxy failed"),
+        (ValueError("10.1.2.3"), 500, "The proxy failed"),
+        (OSError("10.1.2.3"), 502, "does not answer"),
+    ],
+    ids=["proxy", "value", "server"],
 )
 @pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
 def test_a_page_reads_why_its_request_failed_and_the_log_more(error, status, message, is_stream, caplog):
