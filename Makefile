@@ -65,9 +65,12 @@ slides: course $(VENV)/.docs $(VENV)/.pages
 	$(BIN)/python docs/build_slides.py
 
 # Tests compile much and run little, so XLA compiles quickly.
-test test-quick test-contracts test-core test-next-keras test-next-keras-quick test-slow: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
-# The quick part: each public behaviour once, on both backends.
-test: test-quick test-contracts
+test-quick test-contracts test-core test-next-keras test-next-keras-quick test-slow: export XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+# The quick part: each public behaviour once, on both backends. The last lines are the results of both.
+test:
+	@rm -f $(VENV)/results.txt
+	$(MAKE) test-quick test-contracts TEST_RESULTS=$(VENV)/results.txt
+	@cat $(VENV)/results.txt
 
 # The quick tests of some folders, as in `make test-quick TESTS='tests/layers tests/test_masks.py'`.
 TESTS ?=

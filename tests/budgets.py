@@ -4,6 +4,8 @@ A budget is what the tests of a folder take on two cores with AVX2 alone, withou
 machine all budgets grow by the median of seconds and budgets. Machines are noisy: a folder is over its budget if it
 takes half as long again. Its name is written to the file that the variable OVER_BUDGET names, and `.ci/run` fails if
 the folder is over its budget again in a second run.
+
+It also adds the result of a run to the file that the variable TEST_RESULTS names: `make test` shows those of its parts.
 """
 
 import collections
@@ -86,8 +88,19 @@ class Spent:
             pathlib.Path(os.environ["OVER_BUDGET"]).write_text("".join(f"{name}\n" for name in over))
 
 
+class Result:
+    """The numbers of tests that passed, failed, ..., as one line of a file."""
+
+    def pytest_terminal_summary(self, terminalreporter):
+        counts = ", ".join(text for text, _ in terminalreporter.build_summary_stats_line()[0])
+        with open(os.environ["TEST_RESULTS"], "a") as file:
+            file.write(f"{os.environ.get('KERAS_BACKEND', 'tensorflow')}: {counts}\n")
+
+
 def pytest_configure(config):
     is_worker = hasattr(config, "workerinput")  # a process of pytest-xdist
     is_quick = config.option.markexpr == "not slow" and "KERAS_BACKEND" not in os.environ
+    if "TEST_RESULTS" in os.environ and not is_worker:
+        config.pluginmanager.register(Result())
     if is_quick and not is_worker:
         config.pluginmanager.register(Spent())

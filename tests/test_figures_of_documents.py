@@ -4,10 +4,11 @@ import configparser
 import functools
 import re
 import shlex
+import types
 from pathlib import Path
 
 import pytest
-from budgets import BUDGETS
+from budgets import BUDGETS, Result
 
 import keras_transformer as kt
 from keras_transformer import serving
@@ -218,6 +219,20 @@ def test_every_target_of_make_that_a_document_names_exists():
     targets = set(re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE))
     named = {name for _, name in found_in_pages(r"(?:^|`)make ([a-z][\w-]*)")}
     assert len(named) > 10 and named <= targets, named - targets
+
+
+def test_make_test_ends_with_the_results_of_both_backends(tmp_path, monkeypatch):
+    written = types.SimpleNamespace(
+        build_summary_stats_line=lambda: ([("1 failed", {}), ("3 passed", {})], "red")
+    )
+    monkeypatch.setenv("TEST_RESULTS", str(tmp_path / "results"))
+    for backend in ("tensorflow", "jax"):
+        monkeypatch.setenv("KERAS_BACKEND", backend)
+        Result().pytest_terminal_summary(written)
+    assert read(tmp_path / "results") == "tensorflow: 1 failed, 3 passed\njax: 1 failed, 3 passed\n"
+    recipe = re.search(r"^test:\n(?:\t.*\n)+", read("Makefile"), re.MULTILINE)[0].splitlines()
+    assert recipe[2].endswith("test-quick test-contracts TEST_RESULTS=$(VENV)/results.txt")
+    assert recipe[3] == "\t@cat $(VENV)/results.txt"
 
 
 def test_contributing_says_how_long_the_quick_tests_take():
