@@ -15,6 +15,7 @@ from keras_transformer.data import stream_lines
 from keras_transformer.data.unknown import UnknownTokens
 from keras_transformer.serving.graph.weights import fingerprint
 from keras_transformer.serving.journal import Progress, Unfinished
+from keras_transformer.serving.writer import count_empty, warn_of_empty
 from keras_transformer.termination import Terminated, Termination
 
 log = logging.getLogger(__name__)
@@ -112,8 +113,9 @@ def translate_file(
                 _consume(itertools.islice(lines, done))
                 for texts in _windows(lines, window):
                     first = unfinished.progress.lines + 1
-                    notes.add(texts)
-                    unfinished.append(*_translate_window(translator, texts, first, batch_size, after_batch))
+                    translated = _translate_window(translator, texts, first, batch_size, after_batch)
+                    notes.add(texts, *translated)
+                    unfinished.append(*translated)
                 rule = "`source` must not change while it is translated."
                 check(now.fingerprint() == before.fingerprint(), rule, source=str(source))
                 unfinished.finish()
@@ -141,10 +143,10 @@ def _translations(translator, lines, batch_size, window, verbose, report):
     done, notes = Progress(), _Notes(translator)
     with _progress_bar(verbose) as bar:
         for texts in _windows(lines, window):
-            notes.add(texts)
             translations, cut, failed = _translate_window(
                 translator, texts, done.lines + 1, batch_size, bar.update
             )
+            notes.add(texts, translations, cut, failed)
             size = sum(len(line.encode()) + 1 for line in translations)
             done = done.with_lines(len(texts), size, cut, failed)
             yield from translations
@@ -155,24 +157,27 @@ def _translations(translator, lines, batch_size, window, verbose, report):
 
 
 class _Notes:
-    """What the lines of one call hold that cannot be read, and how many of their translations were cut.
+    """What the lines of one call hold that cannot be read, and how many of their translations were cut or are empty.
 
     Args:
-        translator: As in `translate_lines`. One without `count_unended` does not say which translations were cut.
+        translator: As in `translate_lines`. One without `count_unended` does not say which translations were cut, and
+            its lines may be empty.
     """
 
     def __init__(self, translator):
         self._translator = translator
         self._unknown = UnknownTokens(translator.source_tokenizer)
+        self._empty = 0
         # It forgets the translations of earlier calls.
         self._count_unended()
 
     def _count_unended(self):
         return self._translator.count_unended() if hasattr(self._translator, "count_unended") else 0
 
-    def add(self, texts):
-        """Counts unknown tokens in further lines, a list of bytes."""
+    def add(self, texts, translations, cut, failed):
+        """Counts unknown tokens in further lines, a list of bytes, and what `_translate_window` gave for them."""
         self._unknown.add(texts, self._translator.source_tokenizer.tokenize(texts))
+        self._empty += count_empty(texts, translations) - failed
 
     def warn(self, count):
         """Warns, for `count` lines of this call. It is called when all of them are translated."""
@@ -185,6 +190,8 @@ class _Notes:
             warn(warning)
         if unended := self._count_unended():
             self._translator.warn_if_unended(unended, count)
+        if hasattr(self._translator, "count_unended"):
+            warn_of_empty(self._empty, count)
 
 
 def _consume(iterable):

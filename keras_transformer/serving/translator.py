@@ -14,7 +14,7 @@ from keras_transformer.serving.documents import SentenceTranslator
 from keras_transformer.serving.searcher import Searcher, SearcherSignatures, option_specs, options_request
 from keras_transformer.serving.signatures import Output, function_of, readable
 from keras_transformer.serving.warmup import text_of_length
-from keras_transformer.serving.writer import warn_of_unended
+from keras_transformer.serving.writer import count_empty, warn_of_empty, warn_of_unended
 
 # The logits of a scored row have the shape (target_len, target_vocab_size), so only a few rows are scored at once.
 SCORED_ROWS = 8
@@ -330,7 +330,7 @@ class Translator(Searcher):
         """Translates sentences.
 
         Warns when some of them were cut, or hold text that the vocabulary cannot write, or when translations were cut
-        at their largest length.
+        at their largest length or are empty.
 
         Args:
             sentences: List of str, or of UTF-8 bytes.
@@ -346,7 +346,9 @@ class Translator(Searcher):
         """
         answers = self.answer_and_warn(sentences, "sentences", batch_size, verbose, jit_compile=jit_compile)
         self.warn_if_unended(sum(not answer["ended"] for answer in answers), len(answers))
-        return [answer["translation"].decode("utf-8", "replace") for answer in answers]
+        translations = [answer["translation"].decode("utf-8", "replace") for answer in answers]
+        warn_of_empty(count_empty(sentences, translations), len(answers))
+        return translations
 
     def translate_document(self, text, language, batch_size=32):
         """Translates a text of several lines and sentences: each sentence alone.

@@ -166,6 +166,20 @@ class FileWriter(Writer):
             yield answers
 
 
+def count_empty(sources, translations):
+    """Counts the empty translations, a list of str, of sources that are not blank, a list of str or of UTF-8 bytes."""
+    sources = (each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in sources)
+    return sum(not b.strip() and bool(a.strip()) for a, b in zip(sources, translations, strict=True))
+
+
+def warn_of_empty(empty, count):
+    """Warns that some of `count` translations are empty, if there are any."""
+    if empty > 0:
+        warn(
+            f"{empty:,} of {count:,} translations are empty, and their sources are not: the model wrote no text."
+        )
+
+
 def warn_of_unended(unended, count, kind, limit):
     """Warns that some outputs were cut at their largest length, if there are any.
 

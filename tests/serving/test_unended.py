@@ -72,28 +72,52 @@ def test_a_continuation_without_its_end_is_marked():
         assert generator.answer([b"a"])["ended"].tolist() == [ended]
 
 
+def act(translator, translate, text, folder):
+    """Translates a text and an empty one in one of the ways."""
+    if translate == "translate":
+        translator.translate([text, ""])
+    elif translate == "document":
+        translator.translate_document(f"{text}\n\n", "en")
+    elif translate == "lines":
+        list(translate_lines(translator, [text, ""]))
+    elif translate == "file":
+        folder.mkdir()
+        (folder / "source").write_text(f"{text}\n\n")
+        translate_file(translator, folder / "source", folder / "output", say=lambda message: None)
+    else:
+        TermTranslator(translator, {"cat": "q"}).translate([text, "a cat" if text else ""])
+
+
 @pytest.mark.parametrize(
     "translate", ["translate", "document", "lines", "file", pytest.param("terms", marks=pytest.mark.slow)]
 )
 def test_a_translation_without_its_end_is_a_warning(cut, translate, tmp_path):
-    def act(text, folder):
-        if translate == "translate":
-            cut.translate([text, ""])
-        elif translate == "document":
-            cut.translate_document(f"{text}\n\n", "en")
-        elif translate == "lines":
-            list(translate_lines(cut, [text, ""]))
-        elif translate == "file":
-            folder.mkdir()
-            (folder / "source").write_text(f"{text}\n\n")
-            translate_file(cut, folder / "source", folder / "output", say=lambda message: None)
-        else:
-            TermTranslator(cut, {"cat": "q"}).translate([text, "a cat" if text else ""])
-
     cut.translate_batch([b"of an earlier call"])
     count = "[12]" if translate == "terms" else "1"
     with pytest.warns(UserWarning, match=f"^{count} of 2 translations were cut at .* `max_length`=5"):
-        act("a dog", tmp_path / "cut")
+        act(cut, translate, "a dog", tmp_path / "cut")
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "[0-9,]+ of [0-9,]+ translations were cut")
-        act("", tmp_path / "whole")
+        act(cut, translate, "", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("translate", ["translate", "lines", "file"])
+def test_an_empty_translation_is_a_warning_unless_its_source_is_blank(cut, whole, translate, tmp_path):
+    with pytest.warns(UserWarning, match="^1 of 2 translations are empty, and their sources are not"):
+        act(whole, translate, "a dog", tmp_path / "empty")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "[0-9,]+ of [0-9,]+ translations are empty")
+        act(whole, translate, "\u3000", tmp_path / "blank")
+        act(cut, translate, "a dog", tmp_path / "text")
+
+
+def test_a_line_that_failed_is_not_counted_as_an_empty_translation(whole, monkeypatch):
+    def fail(texts):
+        if texts != [b"a"]:  # with which a translator is tried
+            raise OSError("no memory")
+        return [""]
+
+    monkeypatch.setattr(whole, "translate_batch", fail)
+    with pytest.warns(UserWarning, match="line 1 failed") as warned:
+        list(translate_lines(whole, ["a dog"]))
+    assert not any("translations are empty" in str(each.message) for each in warned)
