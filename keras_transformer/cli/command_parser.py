@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import os
+import re
 
 # Of an option that is not among the parsed options unless it was given.
 OPTIONAL = {"default": argparse.SUPPRESS}
@@ -32,6 +33,21 @@ class CommandParser(argparse.ArgumentParser):
             )
             message += "".join(f". Did you mean {option}?" for option in alike)
         self.error(message)
+
+    def spelled(self, message):
+        """Returns a message with the options of this command in place of the arguments of Python.
+
+        >>> parser = CommandParser()
+        >>> _ = parser.add_argument("--vocab-size")
+        >>> parser.spelled("`vocab_size` must be above the length of `symbols`.")
+        '--vocab-size must be above the length of `symbols`.'
+        """
+
+        def option_of(found):
+            option = f"--{found[1].replace('_', '-')}"
+            return option if option in self._option_string_actions else found[0]
+
+        return re.sub(r"`(\w+)`", option_of, message)
 
     def check_input_paths(self, options):
         """Raises `ValueError` if an `InputPath` among the parsed options is missing."""

@@ -37,17 +37,18 @@ def log_to_stderr():
     """Sends the log of the library to standard error inside.
 
     Returns:
-        A context. Its value is a function of the level, one of `LEVELS` or None, and of the format, one of `FORMATS`.
-        With the format json, everything that is written to `sys.stderr` inside becomes an event.
+        A context. Its value is a function of the level, one of `LEVELS` or None, of the format, one of `FORMATS`, and
+        of a function that changes each message. With the format json, everything that is written to `sys.stderr`
+        inside becomes an event.
     """
     logger, handler = logging.getLogger("keras_transformer"), logging.StreamHandler()
     levels = [(each, each.level) for each in (logger, progress, other)]
     propagate = logger.propagate
 
-    def configure(level=None, kind="text"):
+    def configure(level=None, kind="text", spelled=str):
         logger.setLevel((level or "warning").upper())
         progress.setLevel((level or "info").upper())
-        handler.setFormatter(JSONFormatter() if kind == "json" else TextFormatter())
+        handler.setFormatter((JSONFormatter if kind == "json" else TextFormatter)(spelled))
         if kind == "json":
             stack.enter_context(contextlib.redirect_stderr(stack.enter_context(EventStream())))
 
@@ -91,15 +92,23 @@ def _fields(record):
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
-class TextFormatter(logging.Formatter):
+class _Formatter(logging.Formatter):
+    """Base class of the formatters. `spelled` is a function that changes each message."""
+
+    def __init__(self, spelled):
+        super().__init__()
+        self.spelled = spelled
+
+
+class TextFormatter(_Formatter):
     """Formats an event as its message and its fields, on one line."""
 
     def format(self, record):
         fields = "".join(f"  {name}={value}" for name, value in _fields(record).items())
-        return printable(f"{PREFIXES.get(record.levelno, '')}{record.getMessage()}{fields}")
+        return printable(f"{PREFIXES.get(record.levelno, '')}{self.spelled(record.getMessage())}{fields}")
 
 
-class JSONFormatter(logging.Formatter):
+class JSONFormatter(_Formatter):
     """Formats an event as one JSON object: its time in UTC, level, logger, message and fields."""
 
     def format(self, record):
@@ -108,7 +117,7 @@ class JSONFormatter(logging.Formatter):
             "time": time.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": self.spelled(record.getMessage()),
             **_fields(record),
         }
         return json.dumps(event, default=str)

@@ -46,7 +46,7 @@ def main(arguments=None):
             # The command's own parser reports them, because it prints the usage of the command.
             if unknown:
                 options.parser.refuse(unknown)
-            configure_log(getattr(options, "log_level", None), options.log_format)
+            configure_log(getattr(options, "log_level", None), options.log_format, options.parser.spelled)
             warnings.showwarning = lambda message, *_: log.warning("%s", message)
             command = options.parser.prog.split()[-1]
             log.info("started", extra={"command": command})

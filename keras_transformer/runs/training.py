@@ -222,7 +222,7 @@ def _report(recipe, translator, batches, val_batches, say):
     if asked is not None and recipe.tokenizer != "byte" and FEW * asked <= min(sizes) < asked:
         say(f"a vocabulary of {min(sizes):,} ids: the texts do not give the {asked:,} of `vocab_size`")
     if sample is not None and recipe.tokenizer != "byte" and read > sample:
-        say(f"the vocabulary is made from {sample:,} of {read:,} pairs (vocab_sample)")
+        say(f"the vocabulary is made from {sample:,} of {read:,} pairs (`vocab_sample`)")
     if recipe.lora is not None:
         trained = sum(weight.shape.num_elements() for weight in model.trainable_variables)
         say(f"adapters of rank {recipe.lora}: {trained:,} parameters are trained")
@@ -234,7 +234,7 @@ def _report(recipe, translator, batches, val_batches, say):
     if updates <= recipe.warmup_steps:
         warn(
             f"the training ends after {updates} updates, within the warm-up of {recipe.warmup_steps}: it may "
-            "learn little. Leave the warm-up (`warmup_steps`, --warmup-steps) out, or use about "
+            "learn little. Leave the warm-up (`warmup_steps`) out, or use about "
             f"{max(1, updates // 4)} and a highest learning rate of about 0.002, or more epochs, or smaller batches."
         )
 

@@ -48,7 +48,7 @@ def test_classify_prints_label_and_probability_and_warns_of_cut_lines(folders, c
     np.testing.assert_allclose([float(p) for _, p in found], [p for _, p in expected], rtol=1e-4)
     assert (
         err
-        == "warning: 1 of 5 lines are longer than `max_source_length`=40 tokens; the rest of them is not read.\n"
+        == "warning: 1 of 5 lines are longer than --max-source-length=40 tokens; the rest of them is not read.\n"
     )
 
 
@@ -79,7 +79,7 @@ def test_embed_prints_vectors_or_writes_them_to_one_file(folders, tmp_path):
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, vectors, atol=1e-6)
     assert_refused(
-        "embed", folders / "embedder", "--output", file, stdin=STDIN, named="`output` must be a new file"
+        "embed", folders / "embedder", "--output", file, stdin=STDIN, named="--output must be a new file"
     )
 
 

@@ -82,7 +82,7 @@ def test_a_file_is_translated_into_another(tiny_run, translator, pairs, tmp_path
     assert (code, out.decode()) == (0, f"{tmp_path / 'out'}\n"), err
     expected = "".join(f"{line}\n" for line in translator.translate(sources))
     assert (tmp_path / "out").read_text(encoding="utf-8") == expected
-    assert_refused(*command, named="`output` must not exist yet")
+    assert_refused(*command, named="--output must not exist yet")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

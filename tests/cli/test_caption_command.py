@@ -49,5 +49,5 @@ def test_each_picture_gets_a_line_and_a_bad_one_an_empty_line(folder):
 
 
 def test_the_search_and_batches_are_checked(folder):
-    assert_refused("caption", folder / "writer", "--batch-size", "0", named="`batch_size`")
+    assert_refused("caption", folder / "writer", "--batch-size", "0", named="--batch-size")
     assert_refused("caption", folder / "a.png", named="a.png")

@@ -282,7 +282,7 @@ print(sorted({"keras", "tensorflow"} & set(sys.modules)))
     # TensorFlow reads variables of the environment that `import_tensorflow` sets.
     assert done.stderr.count("imported now, trains=True") == 2
     assert "--nothing" in done.stderr and done.stderr.count("missing") >= 2
-    for rule in ("dropout=2.0", "Give --source and --target", "`alpha` needs `lora`"):
+    for rule in ("dropout=2.0", "Give --source and --target", "--alpha needs --lora"):
         assert rule in done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
 
@@ -391,8 +391,8 @@ MISTAKES = {
     "{data} --val-source {files}/ko.few": "--val-target",
     "{data} --val-pairs {files}/nowhere.tsv": "nowhere.tsv",
     "{data} --num-heads 3": "num_heads=3",
-    "{data} --max-length 2": "longer than `max_length`=2",
-    "{data} --too-long error --max-length 4": "`max_length`=4",
+    "{data} --max-length 2": "longer than --max-length=2",
+    "{data} --too-long error --max-length 4": "--max-length=4",
     "{data} --seed -1": "Seed must be between 0",
     "{data} --columns ko,en": "--columns names the columns of --pairs",
     "--pairs {files}/table.csv": "name its two columns, such as --columns source,target",
@@ -585,7 +585,7 @@ def test_ensemble_joins_runs_and_warns_of_different_pairs(tiny_run, translator, 
     (other / "run.json").write_text(json.dumps(description), encoding="utf-8")
     code, _, err = run("ensemble", tiny_run, other, "--output", tmp_path / "mixed")
     assert code == 0 and "warning: the runs were trained with different pairs" in err
-    assert_refused("ensemble", tiny_run, tiny_run, "--output", output, named="`output` must not exist yet")
+    assert_refused("ensemble", tiny_run, tiny_run, "--output", output, named="--output must not exist yet")
     assert_refused(
         "convert", output, tmp_path / "converted", named="not of a subclass. Received: model=<Ensemble"
     )
@@ -595,7 +595,7 @@ def test_ensemble_joins_runs_and_warns_of_different_pairs(tiny_run, translator, 
     for model in models:
         np.testing.assert_equal(model.get_weights(), translator.model.get_weights())
     new = ("--source", files / "ko", "--target", files / "en", "--output", tmp_path / "new")
-    assert_refused("train", *new, "--init-from", output, named="`init_from` must hold one model")
+    assert_refused("train", *new, "--init-from", output, named="--init-from must hold one model")
 
 
 @pytest.mark.slow
@@ -606,4 +606,4 @@ def test_translate_has_the_limits_of_an_export(tiny_run, translator, pairs):
     limited = translator.changed(max_length=4, max_source_length=9)
     with pytest.warns(UserWarning, match="longer than"):
         expected = limited.translate([line])
-    assert (code, out.decode().splitlines()) == (0, expected) and "`max_source_length`=9 tokens" in err
+    assert (code, out.decode().splitlines()) == (0, expected) and "--max-source-length=9 tokens" in err

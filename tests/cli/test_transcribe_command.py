@@ -95,7 +95,14 @@ def test_subtitles_have_a_number_and_a_clock(folder, given, kind, mark):
 def test_subtitles_of_several_recordings_and_unknown_languages_are_refused(folder):
     stdin = lines(folder / "short.wav", folder / "short.wav")
     assert_refused("transcribe", folder / "model", "--format", "srt", named="Give one recording", stdin=stdin)
-    assert_refused("transcribe", folder / "model", "--language", "xx", named="`language`", stdin=stdin)
+    assert_refused(
+        "transcribe",
+        folder / "model",
+        "--language",
+        "xx",
+        named="--language must be one of en, ko",
+        stdin=stdin,
+    )
     assert_refused("transcribe", folder / "model", "--words", named="Give --words with --format", stdin=stdin)
     words = "--words", "--format", "json"
     assert_refused("transcribe", folder / "model", *words, named="Times of words need", stdin=stdin)

@@ -79,7 +79,7 @@ def test_options_go_with_each_line(url, pairs):
         written[0][: written[0].find(letter, 1)],
         4,
     ) and second != written[0]
-    refused = "`temperature` must be a finite number, at least 0"
+    refused = "--temperature must be a finite number, at least 0"
     assert_refused("ask", url, "--temperature", "-1", stdin=stream, named=refused)
 
 

@@ -250,7 +250,7 @@ def test_the_command_takes_a_glossary(tiny_run, terms, texts, glossary, tmp_path
     path.write_text("no tab\n")
     assert_refused("translate", tiny_run, "--glossary", path, named="tab", stdin=stdin)
     assert_refused(
-        "translate", tiny_run, "--copy", "(", named="`copy` must be a regular expression", stdin=stdin
+        "translate", tiny_run, "--copy", "(", named="--copy must be a regular expression", stdin=stdin
     )
 
 
