@@ -131,8 +131,10 @@ def _schedule(recipe, d_model, steps):
     if peak is None:
         # "Attention Is All You Need", equation 3.
         peak = (d_model * max(recipe.warmup_steps, SHORTEST_WARMUP)) ** -0.5
+    # Keras's optimizers give a schedule the number of batches, also where several batches make an update.
+    warmup = recipe.warmup_steps * recipe.accumulation
     if recipe.schedule == "inverse_sqrt":
-        return InverseSquareRootSchedule(peak, recipe.warmup_steps)
+        return InverseSquareRootSchedule(peak, warmup)
     updates = recipe.updates(steps)
     rule = (
         f"`warmup_steps` must be less than the updates of the training, because the rate of {recipe.schedule!r} falls "
@@ -140,7 +142,7 @@ def _schedule(recipe, d_model, steps):
     )
     check(recipe.warmup_steps < updates, rule, warmup_steps=recipe.warmup_steps, updates=updates)
     schedule_class = LinearSchedule if recipe.schedule == "linear" else CosineSchedule
-    return schedule_class(peak, updates, recipe.warmup_steps)
+    return schedule_class(peak, updates * recipe.accumulation, warmup)
 
 
 def _optimizer(recipe, schedule):

@@ -142,7 +142,7 @@ class Recipe:
     )
     warmup_steps: int | None = option(
         None,
-        "number of steps until the highest learning rate (default: a quarter of the updates, "
+        "number of updates until the highest learning rate (default: a quarter of all, "
         f"{LONGEST_WARMUP} at most)",
     )
     optimizer: str = option(

@@ -254,12 +254,15 @@ def _loaded(path):
 def _compile(recipe, task, model, steps):
     """Compiles a model for its tuning."""
     rate = recipe.learning_rate or (task.learning_rate if recipe.lora is None else task.lora_rate)
-    updates = max(1, recipe.epochs * steps // recipe.accumulation)
+    # Keras's optimizers give a schedule the number of batches, also where several batches make an update.
+    total = recipe.epochs * steps
+    rule = "`accumulation` must be at most the number of batches of all epochs, or no weight is trained."
+    check(recipe.accumulation <= total, rule, accumulation=recipe.accumulation, batches=total)
     schedule = LinearSchedule if recipe.schedule == "linear" else CosineSchedule
     loss, metrics = task.loss(model)
     model.compile(
         AdamW(
-            schedule(rate, updates, min(round(recipe.warmup * updates), updates - 1)),
+            schedule(rate, total, min(round(recipe.warmup * total), total - 1)),
             weight_decay=recipe.weight_decay,
             global_clipnorm=recipe.clip_norm,
             gradient_accumulation_steps=recipe.accumulation if recipe.accumulation > 1 else None,

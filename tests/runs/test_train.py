@@ -608,6 +608,19 @@ def test_linear_schedule_ends_with_the_last_epoch():
     assert recipe.changes({**dataclasses.asdict(recipe), "epochs": 5}) == ["epochs: 5, now 2"]
 
 
+@pytest.mark.parametrize("schedule", ["linear", "inverse_sqrt"])
+def test_a_schedule_counts_updates_of_several_batches(schedule):
+    """Keras reads a schedule with the number of batches: the rate of "linear" was 0 after a third of them."""
+    options = {"schedule": schedule, "warmup_steps": 2}
+    alone, of_three = (
+        make_model(changed(**options, accumulation=n), (ByteTokenizer(),) * 2, steps=5 * n).optimizer
+        for n in (1, 3)
+    )
+    for update in range(10):
+        expected = float(alone._learning_rate(update))
+        assert float(of_three._learning_rate(3 * update + 2)) == pytest.approx(expected, abs=1e-7)
+
+
 def test_a_value_of_the_preset_may_be_left_out():
     earlier = dataclasses.asdict(Recipe(d_model=128, num_layers=3))
     assert Recipe(num_layers=3).changes(earlier) == []

@@ -202,6 +202,21 @@ def test_a_history_without_an_epoch_is_refused(tuned, tmp_path):
         assert_refused(*command, "--output", folder, named=named)
 
 
+def test_the_rate_of_updates_of_several_batches_ends_with_the_last_epoch(bert):
+    """Keras reads a schedule with the number of batches: the rate was 0 after a quarter of them."""
+    rows = [("good day", "good"), ("bad day", "bad")]
+    rates = []
+    for accumulation in (1, 4):
+        options = recipe(accumulation=accumulation, warmup=0.25)
+        task = task_of(bert, options, "days.csv")
+        model = task.make_model(rows)
+        tuning._compile(options, task, model, steps=4 * accumulation)
+        last = range(accumulation - 1, 8 * accumulation, accumulation)
+        rates.append([float(model.optimizer._learning_rate(batch)) for batch in last])
+    np.testing.assert_allclose(rates[1], rates[0], atol=1e-7)
+    refuses("`accumulation` must be at most", tuning._compile, options, task, model, 1)
+
+
 def test_nan_is_no_best_epoch(bert):
     task = task_of(bert, recipe(), "table.csv")
     history = [{"val_accuracy": 0.9, "val_loss": loss} for loss in (float("nan"), 0.1, 0.2)]
