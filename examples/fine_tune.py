@@ -28,7 +28,12 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.data import Masking, hold_out, read_table
-from keras_transformer.huggingface import from_huggingface, to_huggingface, tokenizers_from_huggingface
+from keras_transformer.huggingface import (
+    FAMILIES,
+    from_huggingface,
+    to_huggingface,
+    tokenizers_from_huggingface,
+)
 from keras_transformer.layers import (
     Embeddings,
     Encoder,
@@ -36,7 +41,7 @@ from keras_transformer.layers import (
     LearnedPositions,
     SegmentEmbedding,
 )
-from keras_transformer.models import ClassificationHead, EncoderModel, MaskedLanguageHead, Pooler
+from keras_transformer.models import ClassificationHead, EncoderModel, MaskedLanguageHead
 from keras_transformer.schedules import LinearSchedule
 from keras_transformer.serving import Classifier
 from keras_transformer.text import WordPieceTokenizer, pack
@@ -116,10 +121,8 @@ def load(folder, labels):
     model = from_huggingface(folder, **ids)
     if not isinstance(model, EncoderModel):
         raise ValueError(f"{folder} must hold a BERT or a relative. Received: {type(model).__name__}.")
-    head = ClassificationHead(len(labels), labels=labels)
-    return model.with_head(
-        head, Pooler(dropout=head.dropout if family_of(folder) != "bert" else 0.0)
-    ), tokenizer
+    config = json.loads((Path(folder) / "config.json").read_text())
+    return FAMILIES[config["model_type"]].with_labels(model, config, ClassificationHead, labels), tokenizer
 
 
 def family_of(folder):

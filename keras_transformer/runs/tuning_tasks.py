@@ -17,7 +17,7 @@ from keras_transformer.huggingface import (
     with_dense_modules,
 )
 from keras_transformer.huggingface.checkpoint import Checkpoint
-from keras_transformer.huggingface.families import DECODERS
+from keras_transformer.huggingface.families.encoders import EncoderFamily
 from keras_transformer.huggingface.reading import (
     embedder_arguments,
     encoder_tokenizer,
@@ -26,7 +26,13 @@ from keras_transformer.huggingface.reading import (
 )
 from keras_transformer.losses import InBatchNegatives, MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, MatchAccuracy, Perplexity
-from keras_transformer.models import ClassificationHead, EncoderModel, Pooler, TaggingHead, TextGroups
+from keras_transformer.models import (
+    ClassificationHead,
+    EncoderModel,
+    LanguageModel,
+    TaggingHead,
+    TextGroups,
+)
 from keras_transformer.runs.label_results import entity_f1, evaluate_labels, labels_of_words, mean_f1
 from keras_transformer.runs.tuning_rows import (
     Rows,
@@ -175,10 +181,12 @@ class LabelTask(Task):
         # An int8 head would not be trained.
         if fits and not own.multi_label and self.recipe.precision != "int8":
             return model
-        head = ClassificationHead(len(labels), labels=labels)
-        # Of the families, BERT alone has no dropout between its pooler and its head.
-        inner = 0.0 if Checkpoint(self.folder).family.model_type == "bert" else head.dropout
-        return model.with_head(head, Pooler(dropout=inner))
+        return self._with_labels(model, ClassificationHead, labels)
+
+    def _with_labels(self, model, kind, labels):
+        """Gives the model of the folder a new head of a class for labels."""
+        checkpoint = Checkpoint(self.folder)
+        return checkpoint.family.with_labels(model, checkpoint.config, kind, labels)
 
     def batches(self, model, rows, weighted=False):
         """Makes the batches of rows. A text that is too long is cut."""
@@ -262,7 +270,7 @@ class TagTask(LabelTask):
         # An int8 head would not be trained.
         if fits and self.recipe.precision != "int8":
             return model
-        return model.with_head(TaggingHead(len(labels), dropout=0.1, labels=labels))
+        return self._with_labels(model, TaggingHead, labels)
 
     def batches(self, model, rows, weighted=False):
         """Makes the batches of sentences. A sentence that is too long is cut."""
@@ -389,6 +397,7 @@ def task_of(folder, recipe, data):
     checkpoint = Checkpoint(folder)
     is_table = bool(TABLE.search(str(data)))
     encodes = EncoderModel in checkpoint.family.model_classes
+    encodes &= checkpoint.makes_vectors or isinstance(checkpoint.family, EncoderFamily)
     rule = "`columns` is for a table of texts, a .csv or .tsv file."
     check(recipe.columns is None or (is_table and encodes), rule, columns=recipe.columns, data=str(data))
     if encodes:
@@ -400,6 +409,6 @@ def task_of(folder, recipe, data):
         "embedder of sentence-transformers, which learns matches. Train translators with `init_from` "
         "(`keras-transformer train`), and other models with `fit`."
     )
-    fits = checkpoint.family.model_type in DECODERS
+    fits = LanguageModel in checkpoint.family.model_classes
     check(fits, rule, folder=str(folder), model_type=checkpoint.family.model_type)
     return ChatTask(folder, recipe)

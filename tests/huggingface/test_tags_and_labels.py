@@ -6,11 +6,12 @@ import warnings
 import numpy as np
 import pytest
 import tensorflow as tf
-from families import BERT, own_model
+from families import BERT, CONFIGS, own_model
 
 from keras_transformer.cli.answers import line_of, rows_of
 from keras_transformer.cli.convert import convert
-from keras_transformer.huggingface import FAMILIES, to_huggingface
+from keras_transformer.huggingface import FAMILIES, from_huggingface, to_huggingface
+from keras_transformer.models import ClassificationHead, TaggingHead
 from keras_transformer.serving import Classifier, Tagger, load
 from keras_transformer.serving.entities import AGGREGATIONS
 
@@ -59,6 +60,31 @@ def test_each_of_several_labels_has_its_own_probability(tmp_path):
     np.testing.assert_allclose(found, 1 / (1 + np.exp(-logits)), atol=1e-6)
     assert abs(found.sum() - 1) > 1e-3
     assert FAMILIES["bert"].make_config(classifier.model)["problem_type"] == TOPICS["problem_type"]
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("kind", [ClassificationHead, TaggingHead])
+@pytest.mark.parametrize("case", [case for case in CONFIGS if case.endswith("-Model")] + ["bert-model"])
+def test_a_new_head_is_that_of_the_family(case, kind, tmp_path):
+    """A pooler with BERT's activation could not be written for DistilBERT, ELECTRA and ModernBERT."""
+    config = CONFIGS[case]
+    family = FAMILIES[config["model_type"]]
+    model = own_model(config)
+    if kind is TaggingHead and config["model_type"] == "modernbert":
+        with pytest.raises(ValueError, match="TaggingHead must hold a model whose family has one"):
+            family.with_labels(model, config, kind, ["a", "b"])
+        return
+    new = family.with_labels(model, config, kind, ["a", "LABEL_1"])
+    assert new.head.labels == ["a", "LABEL_1"]
+    to_huggingface(new, tmp_path / "new", family=config["model_type"])
+    again = from_huggingface(tmp_path / "new")
+    for one, other in zip(new.weights, again.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert (new.pooler is None) is (kind is TaggingHead)
+    # BERT's class with this head has the pooler of the model, and keeps its weights.
+    if new.pooler is not None and model.pooler is not None:
+        is_kept = np.array_equal(new.pooler.dense.kernel, model.pooler.dense.kernel)
+        assert is_kept is (config["model_type"] in ("bert", "ernie"))
 
 
 @pytest.mark.slow

@@ -260,6 +260,31 @@ class EncoderFamily(Family):
         num_classes, labels = labels_of({**config, "problem_type": None})
         return TaggingHead(num_classes, dropout, labels, **options)
 
+    def with_labels(self, model, config, kind, labels):
+        """Returns a model with copies of these weights under a new head for labels, as transformers has it.
+
+        The pooler is new too, unless that of the model is a part of transformers' class with this head, as in BERT.
+
+        Args:
+            model: The `EncoderModel`.
+            config: Its config.json, a dict.
+            kind: `ClassificationHead` or `TaggingHead`.
+            labels: List of str.
+
+        Raises:
+            ValueError: If the family has no class with such a head.
+        """
+        found = [name for name, names in self.classes.items() if names.kind is kind]
+        rule = f"The `folder` of a new {kind.__name__} must hold a model whose family has one, not {self.model_type!r}."
+        check(found, rule, classes=list(self.classes))
+        (_, own), names = self._names_of(model), self.classes[found[0]]
+        config = {**config, "architectures": found[:1]}
+        is_kept = model.pooler is not None and own.pooler == names.pooler
+        # A quantized pooler cannot be trained.
+        is_kept = is_kept and model.pooler.dense.quantization_mode is None
+        pooler = None if is_kept else self._pooler(config, read_rows(config, self.rows), None)
+        return model.with_head(kind(len(labels), self._head_dropout(config, names), labels), pooler)
+
     def other_keys(self, model):
         """Returns the keys of config.json for a model's head and pooler."""
         head, pooler, (name, names) = model.head, pooler_of(model), self._names_of(model)
