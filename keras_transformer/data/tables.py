@@ -4,7 +4,7 @@ import csv
 import random
 from pathlib import Path
 
-from keras_transformer.checks import check_range, warn
+from keras_transformer.checks import check, check_range, warn
 from keras_transformer.data.files import check_kind
 
 
@@ -19,7 +19,8 @@ def read_table(path, *columns):
         A list of tuples of str, one for each row that has text in all of the columns. A warning counts the others.
 
     Raises:
-        ValueError: If the file cannot be read, has no such column, or no such row.
+        ValueError: If the file cannot be read, has no such column, no such row, or a row with more columns than the
+            first line.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
@@ -33,7 +34,12 @@ def read_table(path, *columns):
             check_kind(file.buffer.peek(16), path)
             table = csv.DictReader(file, **tabs)
             names = table.fieldnames or []
-            rows = [tuple((row.get(column) or "").strip() for column in columns) for row in table]
+            rows = []
+            for row in table:
+                rule = f"{path}, line {table.line_num}: a row must have no more columns than the first line"
+                rule += "." if tabs else ": a text with a comma needs quotes around it."
+                check(not any(row.pop(None, ())), rule, columns=list(row.values()))
+                rows.append(tuple((row.get(column) or "").strip() for column in columns))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"Cannot read {path}: {error}.") from None
     if not names:

@@ -1,5 +1,7 @@
 """Files of sentences with a label for each word."""
 
+import re
+
 from keras_transformer.checks import check
 from keras_transformer.data.corpus import read_lines
 
@@ -27,7 +29,8 @@ def read_conll(path):
     """
     sentences, sentence = [], []
     for number, line in enumerate([*read_lines(path), ""], 1):
-        columns = line.split()
+        # Other white space, such as a no-break space in a number, is a part of a word.
+        columns = re.findall(r"[^ \t]+", line)
         if columns and columns[0] != "-DOCSTART-":
             rule = f"{path}, line {number}: a line must have a word and a label, with a blank between them."
             check(len(columns) > 1, rule, line=line)

@@ -1,7 +1,7 @@
 import pytest
 from contracts import refuses
 
-from keras_transformer.data import hold_out, read_table
+from keras_transformer.data import hold_out, read_conll, read_table
 
 WORDS = {"0": ("밥", "날씨"), "1": ("이별", "눈물"), "2": ("고백", "사랑")}
 
@@ -35,6 +35,21 @@ def test_named_columns_are_read_and_errors_say_what_is_wrong(table, tmp_path):
         refuses(message, read_table, path, *columns)
     (tmp_path / "bare.csv").write_text("Q,A\n", encoding="utf-8")
     refuses("no row with text in Q and A", read_table, tmp_path / "bare.csv", "Q", "A")
+
+
+def test_a_comma_without_quotes_ends_no_text_in_silence(tmp_path):
+    """The rest of the text was its label."""
+    path = tmp_path / "days.csv"
+    path.write_text("text,label\nbad day,bad,\ngood day, good night,good\n", encoding="utf-8")
+    refuses(
+        "days.csv, line 3: a row must have no more columns .* needs quotes", read_table, path, "text", "label"
+    )
+
+
+def test_words_have_any_white_space_but_blanks_and_tabs(tmp_path):
+    path = tmp_path / "words.conll"
+    path.write_text("10\u00a0000 x B-N\n\u3000\tO\r\n \t\nyes O\n", encoding="utf-8")
+    assert read_conll(path) == [(("10\u00a0000", "\u3000"), ("B-N", "O")), (("yes",), ("O",))]
 
 
 def test_no_text_is_on_both_sides_of_a_split():
