@@ -54,6 +54,18 @@ def is_sentence_embedder(folder):
     return (Path(folder) / MODULES).is_file()
 
 
+def module_names(folder):
+    """Returns the names of the files and folders in a folder that say how it makes vectors, a set of str.
+
+    Args:
+        folder: A `pathlib.Path`.
+    """
+    if not is_sentence_embedder(folder):
+        return set()
+    paths = [each["path"] for each in read_list(folder / MODULES, list)]
+    return {MODULES, PROMPTS, LENGTH, *(path.partition("/")[0] for path in paths if path)}
+
+
 def warn_of_activation(config):
     """Warns where a cross-encoder's score is not the logit, but config.json or its default names another activation.
 

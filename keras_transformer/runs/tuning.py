@@ -18,6 +18,7 @@ from keras_transformer.huggingface import to_huggingface
 from keras_transformer.huggingface.adapter_writer import targets_of
 from keras_transformer.huggingface.adapters import TOKENIZER_FILE
 from keras_transformer.huggingface.checkpoint import Checkpoint as HuggingFaceFolder
+from keras_transformer.huggingface.sentence_embeddings import module_names
 from keras_transformer.losses import InBatchNegatives
 from keras_transformer.metrics import MatchAccuracy
 from keras_transformer.runs.folder import says_how_to_resume
@@ -340,9 +341,12 @@ def _finish(recipe, task, model, measures, held_out, output, say):
         to_huggingface(
             task.inner(model), temporary, adapter=task.folder.absolute() if recipe.adapter else None
         )
+        # sentence-transformers looks for modules.json beside an adapter.
+        modules = module_names(task.folder) if recipe.adapter else ()
         for path in task.folder.iterdir():
-            if TOKENIZER_FILE.fullmatch(path.name) and not (temporary / path.name).exists():
-                shutil.copyfile(path, temporary / path.name)
+            is_wanted = TOKENIZER_FILE.fullmatch(path.name) or path.name in modules
+            if is_wanted and not (temporary / path.name).exists():
+                (shutil.copytree if path.is_dir() else shutil.copyfile)(path, temporary / path.name)
     for line in task.scores(model, held_out):
         say(f"  {line}")
     for line in task.samples(model, held_out[: recipe.samples]) if recipe.samples else ():

@@ -150,7 +150,11 @@ def test_an_encoder_learns_the_labels_of_words(bert, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"lora": 2, "targets": "all"}], ids=["whole", "lora"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"lora": 2, "targets": "all"}, {"lora": 2, "targets": "all", "adapter": True}],
+    ids=["whole", "lora", "adapter"],
+)
 def test_an_embedder_learns_matches(options, tmp_path):
     keras.utils.set_random_seed(0)
     words = [f"{kind}{i}" for kind in "ab" for i in range(12)]
@@ -169,6 +173,9 @@ def test_an_embedder_learns_matches(options, tmp_path):
     assert min(losses) < losses[0] / 2
     embedder = convert(path, tmp_path / "embedder")
     assert isinstance(embedder, Embedder)
+    # sentence-transformers takes its own pooling where an adapter has none beside it.
+    for name in ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"):
+        assert json.loads((path / name).read_text()) == json.loads((tmp_path / "base" / name).read_text())
     first, second = (np.stack(embedder.embed([f"{kind}{i}" for i in range(12)])) for kind in "ab")
     assert np.mean(np.argmax(first @ second.T, axis=1) == np.arange(12)) > 0.5
     (shorter,) = embedder.changed(dimensions=3).embed(["a1"])
