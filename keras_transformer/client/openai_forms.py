@@ -209,10 +209,10 @@ def logprobs_of(tokens, values, text, was_cut, is_chat, start=0):
     kept = rows_of_text(tokens, text, 0, len(text) if was_cut else None)
     rows = [
         [
-            (token.decode("utf-8", "replace"), float(value), list(token))
-            for token, value in zip(*pair, strict=True)
+            (_text_of(token), float(value), list(token))
+            for token, value in zip(tokens[i], values[i], strict=True)
         ]
-        for pair in zip((tokens[i] for i in kept), (values[i] for i in kept), strict=True)
+        for i in kept
     ]
     if is_chat:
         named = [
@@ -227,6 +227,18 @@ def logprobs_of(tokens, values, text, was_cut, is_chat, start=0):
         "top_logprobs": [{token: value for token, value, _ in row[1:]} for row in rows],
         "text_offset": [start + len(written[:offset].decode("utf-8", "replace")) for offset in offsets[:-1]],
     }
+
+
+def _text_of(token):
+    """Returns the text of a token, or its bytes as OpenAI writes those that are a part of a character.
+
+    >>> _text_of(b"a"), _text_of(b"\\xe2\\x80")
+    ('a', 'bytes:\\\\xe2\\\\x80')
+    """
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)
 
 
 def embedding(index, vector, as_base64):
