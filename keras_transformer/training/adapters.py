@@ -76,6 +76,7 @@ def add_adapters(model, rank, targets=None, alpha=None, *, dropout=0.0, rank_sta
     adapted = [
         layer for layer in layers if targets is None or any(_is_target(layer, target) for target in targets)
     ]
+    check(adapted, "`targets` must name a dense layer at least, or no weight is trained.", targets=targets)
     others = [layer.path for layer in adapted if not isinstance(layer, Projection)]
     rule = "`dropout` is for dense layers of this library: leave the others out of `targets`."
     check(not (dropout and others), rule, others=others[:5])

@@ -137,7 +137,8 @@ def test_adapters_of_some_layers_have_their_alpha():
 
 
 @pytest.mark.parametrize(
-    "options", [{"targets": ["query"]}, {"targets": [3]}, {"alpha": 0}, {"alpha": float("nan")}]
+    "options",
+    [{"targets": ["query"]}, {"targets": [3]}, {"targets": []}, {"alpha": 0}, {"alpha": float("nan")}],
 )
 def test_targets_and_alphas_that_do_not_fit_are_refused(options):
     model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3, name="last")])
