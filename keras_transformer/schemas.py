@@ -21,6 +21,19 @@ KEPT = re.compile(
 )
 
 
+def text_of_parts(content):
+    """Returns the text of OpenAI's list of parts of a text; another content as it is.
+
+    >>> text_of_parts([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])
+    'ab'
+    """
+    is_text = isinstance(content, list) and all(
+        isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+        for part in content
+    )
+    return "".join(part["text"] for part in content) if is_text else content
+
+
 class Rule(NamedTuple):
     """What a value must be: a description, and a function that returns whether it holds."""
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_transformer.client.stream import rows_of_text
 from keras_transformer.request_options import LONGEST_STOP, MOST_STOPS, OPTIONS
+from keras_transformer.schemas import text_of_parts
 
 # By name: the type of the field, its smallest and its largest value.
 NUMBERS = {
@@ -112,14 +113,9 @@ def messages_of(body, most):
 
 def _message(message):
     if isinstance(message, dict) and isinstance(message.get("role"), str):
-        parts = message.get("content")
-        parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
-        is_text = isinstance(parts, list) and all(
-            isinstance(each, dict) and each.get("type") == "text" and isinstance(each.get("text"), str)
-            for each in parts
-        )
-        if is_text:
-            return {**message, "content": "".join(each["text"] for each in parts)}
+        text = text_of_parts(message.get("content"))
+        if isinstance(text, str):
+            return {**message, "content": text}
     rule = "`messages` must hold objects with a `role` and a `content` of text; pictures and sounds are not read."
     raise RefusedError(rule, "messages", "invalid_type")
 

@@ -8,6 +8,7 @@ import numpy as np
 from keras_transformer.checks import check, check_choice
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.packing import PackedRows
+from keras_transformer.schemas import text_of_parts
 
 # The roles of the speakers in ShareGPT's files.
 ROLES = {
@@ -81,7 +82,8 @@ def read_chats(path):
     """Reads a file of JSON Lines with a chat in each line, in OpenAI's form or in ShareGPT's.
 
     A line is `{"messages": [{"role": "user", "content": "..."}, ...]}`, or `{"conversations": [{"from": "human",
-    "value": "..."}, {"from": "gpt", ...}]}`. Other keys of the line are left out, other keys of a message are kept.
+    "value": "..."}, {"from": "gpt", ...}]}`. A content may be a list of parts, `{"type": "text", "text": "..."}`, which
+    are joined. Other keys of the line are left out, other keys of a message are kept.
 
     Args:
         path: Path of a plain file or of a `.gz`. Blank lines are left out.
@@ -90,7 +92,7 @@ def read_chats(path):
         A list of chats, each a list of messages, dicts with "role" and "content".
 
     Raises:
-        ValueError: If the file cannot be read, or a line is not a chat. The error names the line.
+        ValueError: If the file cannot be read, or a line is not a chat or has `tools`. The error names the line.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w+") as file:
@@ -117,19 +119,25 @@ def _chat(line, place):
     # JSON can write half of a character, which no text of UTF-8 holds.
     halves = "\\u" in line and re.search("[\ud800-\udfff]", json.dumps(described[key], ensure_ascii=False))
     check(not halves, f"{place}: a text must be UTF-8, without halves of surrogate pairs.", line=line)
-    role, content = names[key]
-    messages = described[key]
-    for message in messages:
-        fits = isinstance(message, dict) and isinstance(message.get(role), str) and content in message
-        rule = f"{place}: a message must be an object with a text as `{role}`, and with `{content}`."
-        check(fits, rule, message=message)
-        known = key == "messages" or message[role] in ROLES
-        check(known, f"{place}: `from` must be one of {sorted(ROLES)}.", **{"from": message[role]})
-        rule = f"{place}: `weight` must be left out: each answer of a chat is learned."
-        check(message.get("weight") in (None, 1), rule, weight=message.get("weight"))
-    if key == "messages":
-        return messages
-    return [
-        {"role": ROLES[each.pop("from")], "content": each.pop("value"), **each}
-        for each in map(dict, messages)
-    ]
+    # Without them the chat would teach to call tools that no prompt names.
+    rule = f"{place}: `tools` must be left out: those of all chats are `variables` of `Chats`."
+    check(not described.get("tools"), rule, tools=described.get("tools"))
+    return [_message(message, *names[key], place) for message in described[key]]
+
+
+def _message(message, role, content, place):
+    """Returns a message with "role" and "content", whose names are `role` and `content` in the line."""
+    fits = isinstance(message, dict) and isinstance(message.get(role), str) and content in message
+    rule = f"{place}: a message must be an object with a text as `{role}`, and with `{content}`."
+    check(fits, rule, message=message)
+    rule = f"{place}: `weight` must be left out: each answer of a chat is learned."
+    check(message.get("weight") in (None, 1), rule, weight=message.get("weight"))
+    text = text_of_parts(message[content])
+    rule = f"{place}: `{content}` must be a text, a list of parts of text, or null."
+    check(text is None or isinstance(text, str), rule, **{content: text})
+    name = message[role]
+    if role == "from":
+        check(name in ROLES, f"{place}: `from` must be one of {sorted(ROLES)}.", **{"from": name})
+        name = ROLES[name]
+    others = {key: value for key, value in message.items() if key not in (role, content)}
+    return {"role": name, "content": text, **others}

@@ -83,6 +83,11 @@ def test_both_forms_of_files_are_read(tmp_path):
     path = tmp_path / "chats.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
     assert read_chats(path) == [SHORT, SHORT]
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": 1}]}
+    path = tmp_path / "chats.jsonl"
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": parts}, call], "tools": []}))
+    assert read_chats(path) == [[{"role": "user", "content": "ab"}, call]]
 
 
 @pytest.mark.parametrize(("line", "message"), [
@@ -95,6 +100,8 @@ def test_both_forms_of_files_are_read(tmp_path):
     ('{"conversations": [{"from": "me", "value": "a"}]}', r"line 2: `from` must be one of"),
     ('{"messages": [{"role": "user", "content": "\\ud83d"}]}', r"line 2: a text must be UTF-8"),
     ('{"messages": [{"role": "user", "content": "a", "weight": 0}]}', r"line 2: `weight` must be left out"),
+    ('{"messages": [{"role": "user", "content": [{"type": "image"}]}]}', r"line 2: `content` must be a text"),
+    ('{"messages": [], "tools": [{"type": "function"}]}', r"line 2: `tools` must be left out"),
 ])  # fmt: skip
 def test_a_line_that_is_no_chat_is_named(line, message, tmp_path):
     (tmp_path / "chats.jsonl").write_text(f'{{"messages": []}}\n{line}\n')
