@@ -17,7 +17,15 @@ import numpy as np
 
 from keras_transformer.checks import check, check_range
 from keras_transformer.huggingface.configs import check_config
-from keras_transformer.huggingface.files import CONFIG, INDEX, WEIGHTS, StoredTensor, read_json, tensors_of
+from keras_transformer.huggingface.files import (
+    CONFIG,
+    INDEX,
+    WEIGHTS,
+    StoredTensor,
+    read_if_there,
+    read_json,
+    tensors_of,
+)
 from keras_transformer.huggingface.known_keys import ADAPTER as KNOWN
 from keras_transformer.huggingface.known_keys import check_keys
 from keras_transformer.huggingface.tensors import full_name, weight_ids
@@ -56,6 +64,8 @@ MOST_WILDCARDS, MOST_NAMES = 100, 10_000
 MOST_PIECES = 20  # of a name
 LARGEST_ALPHA = 10**6
 OF_THE_BASE = (CONFIG, WEIGHTS, INDEX, "generation_config.json")
+# The name that the config.json of an adapter has beside that of its base model. It names the labels of a head.
+HEAD_CONFIG = "adapter_head_config.json"
 
 
 class Joined(type(Path())):
@@ -153,6 +163,7 @@ def joined(folder, base=None):
         and path.name not in (ADAPTER_CONFIG, ADAPTER)
     ]
     files = {path.name: path for path in (*inherited, *own)}
+    files |= {HEAD_CONFIG: folder / CONFIG} if (folder / CONFIG).is_file() else {}
     with tempfile.TemporaryDirectory() as temporary:
         for name, path in files.items():
             # `resolve` would raise `RuntimeError` for a link to itself.
@@ -178,7 +189,7 @@ def _link(path, target):
 
 
 def head_keys(config, family, folder):
-    """Returns the keys of config.json for the head of an adapter, a dict; empty where it has no other head.
+    """Returns the keys of config.json for the head of an adapter, a dict; empty where it has no head of its own.
 
     Args:
         config: The config.json of the base model, a dict.
@@ -190,13 +201,27 @@ def head_keys(config, family, folder):
     task = read_json(folder / ADAPTER_CONFIG).get("task_type")
     ends = {"SEQ_CLS": "ForSequenceClassification", "TOKEN_CLS": "ForTokenClassification"}
     names = [name for name in family.architectures if task in ends and name.endswith(ends[task])]
-    if not names or config.get("architectures") == names:
+    if not names:
         return {}
     saved = {each.name.removeprefix(BEGINNING): each for each in tensors_of(folder / ADAPTER)}
-    scores = saved.get(f"{family.classes[names[0]].dense}.weight")
+    scores, has_head = (
+        saved.get(f"{family.classes[names[0]].dense}.weight"),
+        config.get("architectures") == names,
+    )
     rule = f"{ADAPTER} must hold the head of its task, or the base model must have it."
-    check(scores is not None, rule, task_type=task, architectures=config.get("architectures"))
-    return {"architectures": names, "num_labels": scores.shape[0], "id2label": None}
+    check(scores is not None or has_head, rule, task_type=task, architectures=config.get("architectures"))
+    if scores is None:
+        return {}
+    count = scores.shape[0]
+    # PEFT keeps no labels.
+    described = [read_if_there(folder, HEAD_CONFIG), config if has_head else {}]
+    fitting = [
+        each
+        for each in described
+        if isinstance(each.get("id2label"), dict) and len(each["id2label"]) == count
+    ]
+    keys = {key: next(iter(fitting), {}).get(key) for key in ("id2label", "problem_type")}
+    return {"architectures": names, "num_labels": count, **keys}
 
 
 def with_adapter(stored, folder, tensors, family):

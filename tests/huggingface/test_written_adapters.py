@@ -9,6 +9,7 @@ from families import CONFIGS, inputs_of, own_model, own_outputs
 
 from keras_transformer.huggingface import from_huggingface, to_huggingface
 from keras_transformer.keras_internals import sublayers
+from keras_transformer.models import ClassificationHead, TaggingHead
 from keras_transformer.training import add_adapters
 
 DENSE = (keras.layers.Dense, keras.layers.EinsumDense)
@@ -33,10 +34,11 @@ def change(model):
 
 def assert_read_back(model, folder):
     to_huggingface(model, folder / "adapter", adapter=folder / "base")
-    assert {path.name for path in (folder / "adapter").iterdir()} == {
-        "adapter_config.json",
-        "adapter_model.safetensors",
-    }
+    names = {path.name for path in (folder / "adapter").iterdir()}
+    assert names - {"config.json"} == {"adapter_config.json", "adapter_model.safetensors"}
+    assert ("config.json" in names) is isinstance(
+        getattr(model, "head", None), (ClassificationHead, TaggingHead)
+    )
     inputs, _, _ = inputs_of(model)
     read = from_huggingface(folder / "adapter")
     for found, expected in zip(own_outputs(read, inputs), own_outputs(model, inputs), strict=True):
@@ -102,6 +104,25 @@ def test_weights_trained_beside_adapters_are_written_too(tmp_path):
     config = assert_read_back(model, tmp_path)
     assert config["task_type"] == "SEQ_CLS"
     assert config["modules_to_save"] == ["classifier"]
+
+
+@pytest.mark.parametrize("base", ["bert-model", "bert-named"])
+def test_a_new_head_keeps_its_labels(base, tmp_path):
+    """An adapter answered with numbers; over a base model with another number of labels it was not read."""
+    to_huggingface(own_model(CONFIGS[base]), tmp_path / "base", family="bert")
+    labels = {
+        "id2label": {str(i): f"kind {i}" for i in range(5)},
+        "problem_type": "multi_label_classification",
+    }
+    model = own_model({**CONFIGS["bert-named"], **labels})
+    add_adapters(model, 2, targets=["query"])
+    for weight in [*model.pooler.weights, *model.head.weights]:
+        weight.trainable = True
+    to_huggingface(model, tmp_path / "adapter", adapter=tmp_path / "base")
+    head = from_huggingface(tmp_path / "adapter").head
+    assert head.labels == [f"kind {i}" for i in range(5)] and head.multi_label
+    (tmp_path / "adapter" / "config.json").unlink()
+    assert from_huggingface(tmp_path / "adapter").head.num_classes == 5
 
 
 def test_what_is_no_adapter_is_refused(tmp_path):
