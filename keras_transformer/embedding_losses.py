@@ -177,7 +177,8 @@ class Matryoshka(_OfGroups):
     """The first numbers of a vector must be a good vector too: the sum of a loss over several widths.
 
     Kusupati et al., 2022, "Matryoshka Representation Learning", section 3. An `Embedder(dimensions=)` then makes
-    shorter vectors.
+    shorter vectors. sentence-transformers also gives each shorter vector the length 1, which changes a `TripletLoss`
+    alone.
 
     Args:
         loss: An `InBatchNegatives`, a `TripletLoss` or a `CosineLoss`.
