@@ -28,12 +28,8 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.data import Masking, hold_out, read_table
-from keras_transformer.huggingface import (
-    FAMILIES,
-    from_huggingface,
-    to_huggingface,
-    tokenizers_from_huggingface,
-)
+from keras_transformer.huggingface import from_huggingface, to_huggingface, tokenizers_from_huggingface
+from keras_transformer.huggingface.checkpoint import Checkpoint
 from keras_transformer.layers import (
     Embeddings,
     Encoder,
@@ -121,8 +117,8 @@ def load(folder, labels):
     model = from_huggingface(folder, **ids)
     if not isinstance(model, EncoderModel):
         raise ValueError(f"{folder} must hold a BERT or a relative. Received: {type(model).__name__}.")
-    config = json.loads((Path(folder) / "config.json").read_text())
-    return FAMILIES[config["model_type"]].with_labels(model, config, ClassificationHead, labels), tokenizer
+    checkpoint = Checkpoint(folder)
+    return checkpoint.family.with_labels(model, checkpoint, ClassificationHead, labels), tokenizer
 
 
 def family_of(folder):

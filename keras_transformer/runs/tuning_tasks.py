@@ -135,10 +135,6 @@ class ChatTask(Task):
         """Returns what is larger for a better epoch."""
         return (-measures["val_perplexity"],)
 
-    def prediction(self, model, y):
-        """Returns an output of the model, to make the metrics of."""
-        return np.zeros((*y.shape, model.vocab_size), "float32")
-
     def samples(self, model, rows):
         """Yields lines with questions and the model's answers."""
         generator = TextGenerator(
@@ -186,7 +182,7 @@ class LabelTask(Task):
     def _with_labels(self, model, kind, labels):
         """Gives the model of the folder a new head of a class for labels."""
         checkpoint = Checkpoint(self.folder)
-        return checkpoint.family.with_labels(model, checkpoint.config, kind, labels)
+        return checkpoint.family.with_labels(model, checkpoint, kind, labels)
 
     def batches(self, model, rows, weighted=False):
         """Makes the batches of rows. A text that is too long is cut."""
@@ -217,28 +213,23 @@ class LabelTask(Task):
         """Returns what is larger for a better epoch."""
         return measures.get("val_f1", 0.0), measures["val_accuracy"], -measures["val_loss"]
 
-    def prediction(self, model, y):
-        """Returns an output of the model, to make the metrics of."""
-        return np.zeros((len(y), model.head.num_classes), "float32")
-
     def new_layers(self, model):
         """Returns the layers that are trained whole beside adapters."""
         return [each for each in (model.pooler, model.head) if each is not None]
 
-    def servable(self, model, **options):
-        """Makes what answers with labels."""
-        return Classifier(model, self.tokenizer, length_of(self, model.embeddings.max_length), **options)
+    def servable(self, model, rows):
+        """Makes what answers rows with labels."""
+        length = length_of(self, model.embeddings.max_length)
+        return Classifier(model, self.tokenizer, length, pairs=len(rows[0]) > 2)
 
     def scores(self, model, rows):
-        """Returns the table of the labels' scores."""
-        options = {"pairs": True} if len(rows[0]) > 2 else {}
-        return evaluate_labels(self.servable(model, **options), rows).lines()
+        """Returns the table of the scores of labels or entities."""
+        return evaluate_labels(self.servable(model, rows), rows).lines()
 
     def samples(self, model, rows):
         """Yields lines with texts and their likeliest labels."""
         *texts, names = zip(*rows, strict=True)
-        classifier = self.servable(model, pairs=len(texts) > 1)
-        answers = classifier.classify(*(list(each) for each in texts))
+        answers = self.servable(model, rows).classify(*map(list, texts))
         for *parts, name, (label, share) in zip(*texts, names, answers, strict=True):
             yield f"{' | '.join(map(short, parts))}  ->  {label} ({share:.0%}; {name} is right)"
 
@@ -295,22 +286,15 @@ class TagTask(LabelTask):
             return super().measures(model, batches)
         return {"f1": entity_f1(model, batches)}
 
-    def prediction(self, model, y):
-        """Returns an output of the model, to make the metrics of."""
-        return np.zeros((*y.shape, model.head.num_classes), "float32")
-
-    def servable(self, model):
-        """Makes what answers with labels."""
+    def servable(self, model, rows):
+        """Makes what answers rows with labels."""
         return Tagger(model, self.tokenizer, length_of(self, model.embeddings.max_length))
-
-    def scores(self, model, rows):
-        """Returns the table of the entities' scores."""
-        return evaluate_labels(self.servable(model), rows).lines()
 
     def samples(self, model, rows):
         """Yields lines with the words of a sentence and their labels."""
         sentences = [words for words, _ in rows]
-        for words, labels in zip(sentences, labels_of_words(self.servable(model), sentences), strict=True):
+        found = labels_of_words(self.servable(model, rows), sentences)
+        for words, labels in zip(sentences, found, strict=True):
             yield short(" ".join(f"{word}/{label}" for word, label in zip(words, labels, strict=True)))
 
 
@@ -342,9 +326,8 @@ class MatchTask(Task):
 
     def split(self, rows, share, seed):
         """Returns the rows to train on and those to validate with, two at least of each."""
-        check(
-            len(rows) > 3, "`data` must have four rows or more where no `val_data` is given.", rows=len(rows)
-        )
+        rule = "`data` must have four rows or more where no `val_data` is given."
+        check(len(rows) > 3, rule, rows=len(rows))
         return hold_out(rows, min(max(share, 2 / len(rows)), 1 - 2 / len(rows)), seed)
 
     def make_model(self, rows, **options):
@@ -370,10 +353,6 @@ class MatchTask(Task):
     def quality(self, measures):
         """Returns what is larger for a better epoch."""
         return (-measures["val_loss"],)
-
-    def prediction(self, model, y):
-        """Returns an output of the model, to make the metrics of."""
-        return np.zeros((len(y), 2, model.encoder.vector_width(model.pooling)), "float32")
 
     def inner(self, model):
         """Returns the model that is written."""

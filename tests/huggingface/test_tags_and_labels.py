@@ -11,6 +11,7 @@ from families import BERT, CONFIGS, own_model
 from keras_transformer.cli.answers import line_of, rows_of
 from keras_transformer.cli.convert import convert
 from keras_transformer.huggingface import FAMILIES, from_huggingface, to_huggingface
+from keras_transformer.huggingface.checkpoint import Checkpoint
 from keras_transformer.models import ClassificationHead, TaggingHead
 from keras_transformer.serving import Classifier, Tagger, load
 from keras_transformer.serving.entities import AGGREGATIONS
@@ -67,24 +68,34 @@ def test_each_of_several_labels_has_its_own_probability(tmp_path):
 @pytest.mark.parametrize("case", [case for case in CONFIGS if case.endswith("-Model")] + ["bert-model"])
 def test_a_new_head_is_that_of_the_family(case, kind, tmp_path):
     """A pooler with BERT's activation could not be written for DistilBERT, ELECTRA and ModernBERT."""
-    config = CONFIGS[case]
-    family = FAMILIES[config["model_type"]]
-    model = own_model(config)
-    if kind is TaggingHead and config["model_type"] == "modernbert":
+    to_huggingface(own_model(CONFIGS[case]), tmp_path / "base", family=CONFIGS[case]["model_type"])
+    model, checkpoint = from_huggingface(tmp_path / "base"), Checkpoint(tmp_path / "base")
+    family = checkpoint.family
+    if kind is TaggingHead and family.model_type == "modernbert":
         with pytest.raises(ValueError, match="TaggingHead must hold a model whose family has one"):
-            family.with_labels(model, config, kind, ["a", "b"])
+            family.with_labels(model, checkpoint, kind, ["a", "b"])
         return
-    new = family.with_labels(model, config, kind, ["a", "LABEL_1"])
+    new = family.with_labels(model, checkpoint, kind, ["a", "LABEL_1"])
     assert new.head.labels == ["a", "LABEL_1"]
-    to_huggingface(new, tmp_path / "new", family=config["model_type"])
+    to_huggingface(new, tmp_path / "new", family=family.model_type)
     again = from_huggingface(tmp_path / "new")
     for one, other in zip(new.weights, again.weights, strict=True):
         np.testing.assert_array_equal(one, other)
     assert (new.pooler is None) is (kind is TaggingHead)
-    # BERT's class with this head has the pooler of the model, and keeps its weights.
+    # BERT's class with this head has the pooler of the file, and keeps its weights.
     if new.pooler is not None and model.pooler is not None:
-        is_kept = np.array_equal(new.pooler.dense.kernel, model.pooler.dense.kernel)
-        assert is_kept is (config["model_type"] in ("bert", "ernie"))
+        kernels = new.pooler.dense.kernel, model.pooler.dense.kernel
+        assert np.array_equal(*kernels) is (family.model_type in ("bert", "ernie"))
+
+
+def test_a_new_head_has_the_pooler_that_a_model_for_masked_words_leaves_unread(tmp_path):
+    to_huggingface(own_model(CONFIGS["bert-model"]), tmp_path / "base", family="bert")
+    masked, checkpoint = own_model(CONFIGS["bert-masked"]), Checkpoint(tmp_path / "base")
+    assert masked.pooler is None
+    new = checkpoint.family.with_labels(masked, checkpoint, ClassificationHead, ["a", "b"])
+    expected = from_huggingface(tmp_path / "base").pooler.dense
+    np.testing.assert_array_equal(new.pooler.dense.kernel, expected.kernel)
+    np.testing.assert_array_equal(new.pooler.dense.bias, expected.bias)
 
 
 @pytest.mark.slow
