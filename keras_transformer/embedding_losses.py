@@ -17,10 +17,10 @@ class _OfGroups(keras.losses.Loss):
         y_pred = ops.convert_to_tensor(y_pred)
         least, most = self.parts
         fits = len(y_pred.shape) == 3 and least <= y_pred.shape[1] <= (most or y_pred.shape[1])
+        number = f"{least} parts" if most == least else f"{least} parts or more"
         rule = (
-            f"`y_pred` of {type(self).__name__} must be groups of vectors, (batch, parts, width) of {least}"
+            f"`y_pred` of {type(self).__name__} must be groups of vectors, (batch, parts, width) of {number}."
         )
-        rule += " parts." if most == least else " parts or more."
         check(fits, rule, shape=tuple(y_pred.shape))
         return self.of_groups(y_true, ops.cast(y_pred, at_least_float32(y_pred.dtype)))
 
@@ -217,13 +217,8 @@ class Matryoshka(_OfGroups):
         self.parts = loss.parts
 
     def of_groups(self, y_true, vectors):
-        rule = "`dimensions` must be at most the width of the vectors."
-        check(
-            max(self.dimensions) <= vectors.shape[-1],
-            rule,
-            dimensions=self.dimensions,
-            width=vectors.shape[-1],
-        )
+        rule, width = "`dimensions` must be at most the width of the vectors.", vectors.shape[-1]
+        check(max(self.dimensions) <= width, rule, dimensions=self.dimensions, width=width)
         weights = self.weights or [1.0] * len(self.dimensions)
         parts = zip(self.dimensions, weights, strict=True)
         return sum(weight * self.loss.of_groups(y_true, vectors[..., :size]) for size, weight in parts)

@@ -10,8 +10,8 @@ import traceback
 from keras_transformer.checks import check, check_positive
 from keras_transformer.client import openai_forms as forms
 from keras_transformer.client.access import checked_origins
-from keras_transformer.client.openai_forms import RefusedError
-from keras_transformer.client.stream import RefusedOptions, RefusedRequest, Stream
+from keras_transformer.client.openai_forms import RefusedError, require
+from keras_transformer.client.stream import RefusedOptions, RefusedRequest, Stream, text_output
 from keras_transformer.client.tensors import errors_of_rows
 from keras_transformer.request_options import SIGNATURE, repeated
 
@@ -71,7 +71,7 @@ def openai_app(
     from starlette.middleware.cors import CORSMiddleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.requests import ClientDisconnect
-    from starlette.responses import Response
+    from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
 
     check(
@@ -104,7 +104,9 @@ def openai_app(
 
         async def guarded_answer(request):
             try:
-                return await answer(request)
+                proxy.check_key(request)
+                found = await answer(request)
+                return JSONResponse(found) if isinstance(found, dict) else found
             except ClientDisconnect:
                 # Nobody reads this.
                 return refused(RefusedError("The caller left before the end of the request."))
@@ -144,29 +146,25 @@ class _Proxy:
 
     async def models(self, request):
         """Lists the models."""
-        self._check_key(request)
-        return self._json({"object": "list", "data": [_model(name) for name in self.clients]})
+        return {"object": "list", "data": [_model(name) for name in self.clients]}
 
     async def model(self, request):
         """Describes one model."""
-        self._check_key(request)
-        return self._json(_model(self._known(request.path_params["model"])))
+        return _model(self._known(request.path_params["model"]))
 
     async def chat(self, request):
         """Answers a chat."""
         body, model = await self._body(request, CHAT)
         messages = forms.messages_of(body, self.limits["max_texts"])
-        if self.template is None:
-            message = "Chats need a chat template: start the proxy with one, or use /v1/completions."
-            raise RefusedError(message, "messages", "unsupported_parameter")
+        message = "Chats need a chat template: start the proxy with one, or use /v1/completions."
+        require(self.template is not None, message, "messages", "unsupported_parameter")
         try:
             # A template may take any time.
             prompt = await asyncio.to_thread(self.template.prompt, messages)
         except ValueError as error:
             raise RefusedError(str(error), "messages", "invalid_value") from None
-        return await self._written(
-            body, model, [prompt], forms.options_of(body, self.limits["max_tokens"]), True
-        )
+        options = forms.options_of(body, self.limits["max_tokens"])
+        return await self._written(body, model, [prompt], options, True)
 
     async def complete(self, request):
         """Continues prompts."""
@@ -179,13 +177,14 @@ class _Proxy:
         """Makes the vectors of texts."""
         body, model = await self._body(request, {"input"})
         texts = forms.texts_of(body, "input", self.limits["max_texts"])
+        form = body.get("encoding_format")
+        rule = "`encoding_format` must be float or base64."
+        require(form in (None, "float", "base64"), rule, "encoding_format")
         outputs = await self.clients[model].predict(text=texts)
-        if "vector" not in outputs:
-            raise RefusedError(f"The model {model!r} makes no vectors.", "model", "invalid_value")
+        require("vector" in outputs, f"The model {model!r} makes no vectors.", "model")
         _check_whole(outputs["truncated"], "input")
-        as_base64 = body.get("encoding_format") == "base64"
-        data = [forms.embedding(i, vector, as_base64) for i, vector in enumerate(outputs["vector"])]
-        return self._json({"object": "list", "model": model, "data": data})
+        data = [forms.embedding(i, vector, form == "base64") for i, vector in enumerate(outputs["vector"])]
+        return {"object": "list", "model": model, "data": data}
 
     async def _written(self, body, model, prompts, options, is_chat):
         """Answers prompts, at once or as a stream.
@@ -200,9 +199,8 @@ class _Proxy:
         from starlette.responses import StreamingResponse
 
         n = forms.number_of(body, "n", int, 1, self.limits["max_answers"], 1)
-        if n * len(prompts) > self.limits["max_answers"]:
-            message = f"`n` times the number of prompts must be at most {self.limits['max_answers']}."
-            raise RefusedError(message, "n", "invalid_value")
+        most = self.limits["max_answers"]
+        require(n * len(prompts) <= most, f"`n` times the number of prompts must be at most {most}.", "n")
         wanted = forms.wanted_logprobs(body, is_chat)
         if forms.flag_of(body, "stream"):
             answer = self._pieces(body, model, prompts, n, options, wanted, is_chat)
@@ -218,14 +216,14 @@ class _Proxy:
         choices = []
         for i, text in enumerate(written):
             text = text.decode("utf-8", "replace")
-            logprobs = outputs["logprob_tokens"][i], outputs["logprobs"][i]
-            logprobs = (
-                None if wanted is None else forms.logprobs_of(*logprobs, text, "stop" in options, is_chat)
-            )
+            logprobs = None
+            if wanted is not None:
+                logged = outputs["logprob_tokens"][i], outputs["logprobs"][i]
+                logprobs = forms.logprobs_of(*logged, text, "stop" in options, is_chat)
             choices.append(forms.choice(i, text, outputs["ended"][i], is_chat, logprobs))
         kind = "chat.completion" if is_chat else "text_completion"
         used = forms.usage(outputs["source_length"][::n].sum(), outputs["length"].sum())
-        return self._json({**forms.head(kind, model), "choices": choices, "usage": used})
+        return {**forms.head(kind, model), "choices": choices, "usage": used}
 
     async def _pieces(self, body, model, prompts, n, options, wanted, is_chat):
         """Yields the parts of answers that grow, one answer after the other, each part a dict."""
@@ -259,43 +257,35 @@ class _Proxy:
 
     async def _body(self, request, known):
         """Returns the body of a request, a dict, and the name of its model."""
-        self._check_key(request)
         # A web page of another origin can send any other type without asking first.
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise RefusedError("`Content-Type` must be application/json.", status=415)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        require(kind == "application/json", "`Content-Type` must be application/json.", code=None, status=415)
         content, most = bytearray(), self.limits["max_bytes"]
         async for part in request.stream():
             content += part
-            if len(content) > most:
-                raise RefusedError(f"A request must have at most {most} bytes.", status=413)
+            require(len(content) <= most, f"A request must have at most {most} bytes.", code=None, status=413)
         try:
             body = json.loads(content)
         except (ValueError, RecursionError):
             body = None
-        if not isinstance(body, dict):
-            raise RefusedError("The body must be a JSON object.")
+        require(isinstance(body, dict), "The body must be a JSON object.", code=None)
         model = self._known(body.get("model"))
         forms.check_fields(body, known)
-        options = body.get("stream_options")
-        if options is not None and not isinstance(options, dict):
-            raise RefusedError("`stream_options` must be an object.", "stream_options", "invalid_type")
+        fits = isinstance(body.get("stream_options"), dict | None)
+        require(fits, "`stream_options` must be an object.", "stream_options", "invalid_type")
         return body, model
 
     def _known(self, model):
         """Returns the name of a model, or raises `RefusedError` where there is no such model."""
-        if isinstance(model, str) and model in self.clients:
-            return model
-        raise RefusedError(f"The model {model!r:.200} does not exist.", "model", "model_not_found", 404)
+        fits = isinstance(model, str) and model in self.clients
+        require(fits, f"The model {model!r:.200} does not exist.", "model", "model_not_found", 404)
+        return model
 
-    def _json(self, content):
-        from starlette.responses import JSONResponse
-
-        return JSONResponse(content)
-
-    def _check_key(self, request):
+    def check_key(self, request):
+        """Raises `RefusedError` unless a request has the key."""
         given = request.headers.get("authorization", "").encode()
-        if self.key is not None and not hmac.compare_digest(given, f"Bearer {self.key}".encode()):
-            raise RefusedError("Incorrect API key provided.", code="invalid_api_key", status=401)
+        fits = self.key is None or hmac.compare_digest(given, f"Bearer {self.key}".encode())
+        require(fits, "Incorrect API key provided.", code="invalid_api_key", status=401)
 
 
 async def _events(first, pieces):
@@ -339,17 +329,15 @@ def _refused_option(reason, option):
 
 def _written_of(outputs, model):
     """Returns the texts of an answer."""
-    for name in ("continuation", "translation"):
-        if name in outputs:
-            return outputs[name]
-    raise RefusedError(f"The model {model!r} writes no text.", "model", "invalid_value")
+    name = text_output(outputs)
+    require(name in outputs, f"The model {model!r} writes no text.", "model")
+    return outputs[name]
 
 
 def _check_whole(truncated, param):
     """Raises `RefusedError` where a text of a field is longer than the model reads."""
-    if any(truncated):
-        message = "The text is longer than the model's maximum context length."
-        raise RefusedError(message, param, "context_length_exceeded")
+    message = "The text is longer than the model's maximum context length."
+    require(not any(truncated), message, param, "context_length_exceeded")
 
 
 def _model(name):

@@ -59,15 +59,19 @@ class RefusedError(Exception):
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
+def require(holds, message, param=None, code="invalid_value", status=400):
+    """Raises `RefusedError` with these arguments unless a rule holds."""
+    if not holds:
+        raise RefusedError(message, param, code, status)
+
+
 def check_fields(body, known):
     """Raises `RefusedError` for a field that is not known, or that is not supported at its value."""
     for name, value in body.items():
-        if value is None or name in known or name in WITHOUT_EFFECT or name == "model":
-            continue
-        if name in NEUTRAL and value in NEUTRAL[name]:
-            continue
+        is_read = value is None or name in known or name in WITHOUT_EFFECT or name == "model"
         what = "is not supported with this value" if name in NEUTRAL else "is not supported"
-        raise RefusedError(f"`{name:.100}` {what}.", name[:100], "unsupported_parameter")
+        fits = is_read or value in NEUTRAL.get(name, ())
+        require(fits, f"`{name:.100}` {what}.", name[:100], "unsupported_parameter")
 
 
 def number_of(body, name, kind, low, high, default=None):
@@ -76,16 +80,14 @@ def number_of(body, name, kind, low, high, default=None):
     if value is None:
         return default
     fits = type(value) is int or (kind is float and type(value) is float)
-    if not fits or not low <= value <= high:
-        raise RefusedError(f"`{name}` must be {kind.__name__}, from {low} to {high}.", name, "invalid_value")
+    require(fits and low <= value <= high, f"`{name}` must be {kind.__name__}, from {low} to {high}.", name)
     return value
 
 
 def flag_of(body, name):
     """Returns the bool in a field, False where there is none."""
     value = body.get(name)
-    if value is not None and type(value) is not bool:
-        raise RefusedError(f"`{name}` must be true or false.", name, "invalid_type")
+    require(value is None or type(value) is bool, f"`{name}` must be true or false.", name, "invalid_type")
     return bool(value)
 
 
@@ -93,31 +95,26 @@ def texts_of(body, name, most):
     """Returns the texts in a field that holds a str or a list of str, at most `most` of them."""
     value = body.get(name)
     texts = [value] if isinstance(value, str) else value
-    if (
-        not isinstance(texts, list)
-        or not 0 < len(texts) <= most
-        or not all(isinstance(x, str) for x in texts)
-    ):
-        message = f"`{name}` must be a string, or a list of 1 to {most} strings; token ids are not read."
-        raise RefusedError(message, name, "invalid_type")
+    fits = isinstance(texts, list) and 0 < len(texts) <= most and all(isinstance(x, str) for x in texts)
+    message = f"`{name}` must be a string, or a list of 1 to {most} strings; token ids are not read."
+    require(fits, message, name, "invalid_type")
     return texts
 
 
 def messages_of(body, most):
     """Returns the messages of a chat, whose contents are str."""
     messages = body.get("messages")
-    if not isinstance(messages, list) or not 0 < len(messages) <= most:
-        raise RefusedError(f"`messages` must be a list of 1 to {most} messages.", "messages", "invalid_type")
+    fits = isinstance(messages, list) and 0 < len(messages) <= most
+    require(fits, f"`messages` must be a list of 1 to {most} messages.", "messages", "invalid_type")
     return [_message(each) for each in messages]
 
 
 def _message(message):
-    if isinstance(message, dict) and isinstance(message.get("role"), str):
-        text = text_of_parts(message.get("content"))
-        if isinstance(text, str):
-            return {**message, "content": text}
+    is_named = isinstance(message, dict) and isinstance(message.get("role"), str)
+    text = text_of_parts(message.get("content")) if is_named else None
     rule = "`messages` must hold objects with a `role` and a `content` of text; pictures and sounds are not read."
-    raise RefusedError(rule, "messages", "invalid_type")
+    require(isinstance(text, str), rule, "messages", "invalid_type")
+    return {**message, "content": text}
 
 
 def options_of(body, most_tokens, default_tokens=None):
@@ -136,12 +133,9 @@ def options_of(body, most_tokens, default_tokens=None):
     options |= {"max_length": length, "stop": None}
     if body.get("stop") not in (None, []):
         stops = texts_of(body, "stop", MOST_STOPS)
-        if not all(
-            0 < len(text.encode("utf-8", "replace")) <= LONGEST_STOP and "\0" not in text for text in stops
-        ):
-            raise RefusedError(
-                f"`stop` must hold strings of 1 to {LONGEST_STOP} bytes.", "stop", "invalid_value"
-            )
+        sizes = [len(text.encode("utf-8", "replace")) for text in stops]
+        fits = min(sizes) > 0 and max(sizes) <= LONGEST_STOP and not any("\0" in text for text in stops)
+        require(fits, f"`stop` must hold strings of 1 to {LONGEST_STOP} bytes.", "stop")
         options["stop"] = tuple(stops)
     return {name: value for name, value in options.items() if value is not None}
 
@@ -150,12 +144,9 @@ def wanted_logprobs(body, is_chat):
     """Returns the number of likeliest tokens whose log probabilities are wanted, or None for none at all."""
     if not is_chat:
         return number_of(body, "logprobs", int, 0, OPTIONS["logprobs"].high)
-    wanted, most = (
-        flag_of(body, "logprobs"),
-        number_of(body, "top_logprobs", int, 0, OPTIONS["logprobs"].high),
-    )
-    if most is not None and not wanted:
-        raise RefusedError("`top_logprobs` needs `logprobs`: true.", "top_logprobs", "invalid_value")
+    wanted = flag_of(body, "logprobs")
+    most = number_of(body, "top_logprobs", int, 0, OPTIONS["logprobs"].high)
+    require(most is None or wanted, "`top_logprobs` needs `logprobs`: true.", "top_logprobs")
     return (most or 0) if wanted else None
 
 
@@ -176,18 +167,16 @@ def usage(read, written):
 
 def choice(index, text, ended, is_chat, logprobs=None):
     """Returns one of the answers."""
-    content = (
-        {"message": {"role": "assistant", "content": text, "refusal": None}} if is_chat else {"text": text}
-    )
+    message = {"role": "assistant", "content": text, "refusal": None}
+    content = {"message": message} if is_chat else {"text": text}
     return {"index": index, **content, "logprobs": logprobs, "finish_reason": "stop" if ended else "length"}
 
 
 def piece(index, text, is_chat, reason=None, first=False, logprobs=None):
     """Returns a part of an answer that grows."""
     role = {"role": "assistant"} if first else {}
-    content = (
-        {"delta": {**role, **({"content": text} if text or first else {})}} if is_chat else {"text": text}
-    )
+    delta = {**role, **({"content": text} if text or first else {})}
+    content = {"delta": delta} if is_chat else {"text": text}
     return {"index": index, **content, "logprobs": logprobs, "finish_reason": reason}
 
 

@@ -150,12 +150,12 @@ class ChatTemplate:
             tokenizer = BytePairTokenizer(**{**tokenizer.get_config(), "parse_special": True})
         text = self._probe().removeprefix(self.tokens.get("bos_token") or "")
         for token in self.special:
-            if token in text and tokenizer.pieces(tokenizer.tokenize([token]).to_list()[0]) != [token]:
-                raise ValueError(
-                    "Each special token of the chat template must have one id in a text. Received: "
-                    f"{token!r:.200}, which this tokenizer reads as plain text. Convert without a chat, and give the "
-                    "ids of transformers to the signature `tokens`."
-                )
+            fits = token not in text or tokenizer.pieces(tokenizer.tokenize([token]).to_list()[0]) == [token]
+            rule = (
+                "Each special token of the chat template must have one id in a text. Convert without a chat, and give "
+                "the ids of transformers to the signature `tokens`."
+            )
+            check(fits, rule, read_as_plain_text=token)
         return tokenizer
 
     def tokenize(self, chats, tokenizer, **variables):
@@ -191,14 +191,9 @@ class ChatTemplate:
             begins = bool(bos) and text.startswith(bos)
             cut = len(bos) if begins else 0
             rendered.append((begins, text[cut:], [(first - cut, end - cut) for first, end in answers]))
-        check(
-            tokenizer.bos_id is not None or not any(begins for begins, _, _ in rendered),
-            "`tokenizer` must have the `bos_token` of the template.",
-            bos_token=bos,
-        )
-        texts = [
-            text[:end] for _, text, answers in rendered for end in (None, *np.ravel(answers).astype(int))
-        ]
+        has_bos = tokenizer.bos_id is not None or not any(begins for begins, _, _ in rendered)
+        check(has_bos, "`tokenizer` must have the `bos_token` of the template.", bos_token=bos)
+        texts = [text[:end] for _, text, answers in rendered for end in (None, *itertools.chain(*answers))]
         ids = iter(tokenizer.tokenize(texts).to_list() if texts else [])
         made = []
         for begins, _, answers in rendered:
@@ -245,9 +240,8 @@ def _without_marks(text):
 
 def _shared(ids, others):
     """Returns how many first ids two lists share."""
-    return sum(
-        1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ids, others, strict=False))
-    )
+    pairs = zip(ids, others, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _texts(value):
@@ -304,11 +298,9 @@ def templates_of(folder):
 def _read(folder, config, name):
     """Reads the template of a name, with the special tokens of the configuration."""
     templates = templates_of(folder)
-    if not isinstance(templates.get(name), str):
-        raise ValueError(
-            f"`folder` must have a chat template {name!r:.200}, in {TEMPLATE} or {TOKENIZER_CONFIG}. Received: "
-            f"{folder} with {sorted(map(str, templates))!r:.200}."
-        )
+    rule = f"`folder` must have a chat template {name!r:.200}, in {TEMPLATE} or {TOKENIZER_CONFIG}."
+    found = sorted(map(str, templates))
+    check(isinstance(templates.get(name), str), rule, folder=str(folder), templates=found)
     tokenizer = read_if_there(folder, TOKENIZER)
     added = tokenizer.get("added_tokens") or []
     added = [*added, *(config.get("added_tokens_decoder") or {}).values()]

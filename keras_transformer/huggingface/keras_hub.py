@@ -89,11 +89,8 @@ def tokenizer_from_keras_hub(model):
         ValueError: If the model has no tokenizer, or it asks for something that no tokenizer of `text` does.
     """
     (_, kind), tokenizer = _known(model), _tokenizer_of(model)
-    check(
-        tokenizer is not None,
-        "`model` must be a task of KerasHub with a `preprocessor`.",
-        model=type(model).__name__,
-    )
+    rule = "`model` must be a task of KerasHub with a `preprocessor`."
+    check(tokenizer is not None, rule, model=type(model).__name__)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         if type(tokenizer).__name__ in EXPORTED:
@@ -175,13 +172,14 @@ def _config_of(backbone, kind):
         if getattr(backbone, scaling["factor"], None) is not None:
             values = {key: getattr(backbone, attribute) for key, attribute in scaling.items()}
             config["rope_scaling"] = {"rope_type": "llama3", **values}
-        for name, usual in (("rope_position_scaling_factor", 1.0), ("rope_scaling_factor", 1.0)):
-            value = getattr(backbone, name, usual)
-            check(value == usual, f"`{name}` must be {usual}.", **{name: value})
-        check(
-            not getattr(backbone, "use_sliding_window_attention", False),
-            "`use_sliding_window_attention` must be False.",
-        )
+        usual = {
+            "rope_position_scaling_factor": 1.0,
+            "rope_scaling_factor": 1.0,
+            "use_sliding_window_attention": False,
+        }
+        for name, expected in usual.items():
+            value = getattr(backbone, name, expected)
+            check(value == expected, f"`{name}` must be {expected}.", **{name: value})
     if kind.model_type.endswith("roberta"):
         # transformers counts the positions from the id of padding on.
         config["max_position_embeddings"] += kind.fixed["pad_token_id"] + 1
@@ -239,12 +237,7 @@ class _Ported(NamedTuple):
         numbers = np.arange(values.size).reshape(self.shape).view(_Index)
         for variable, hook in self.parts:
             index = numbers if hook is None else hook(numbers, list(variable.shape))
-            rule = f"{self.name} must have the elements of {variable.path}."
-            check(
-                tuple(index.shape) == tuple(variable.shape),
-                rule,
-                shape=self.shape,
-                variable=tuple(variable.shape),
-            )
+            rule, expected = f"{self.name} must have the elements of {variable.path}.", tuple(variable.shape)
+            check(tuple(index.shape) == expected, rule, shape=self.shape, variable=expected)
             values[np.asarray(index)] = keras.ops.convert_to_numpy(variable)
         return values.reshape(self.shape)

@@ -8,45 +8,41 @@ import numpy as np
 
 from keras_transformer.checks import check
 
-# A name of KerasHub's attributes for each key of config.json.
+# The attributes that most backbones have.
+ATTRIBUTES = (
+    *("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim"),
+    *("dropout", "max_sequence_length"),
+)
+
+
+def _keys(*names):
+    """Returns the attribute for each key of config.json, a dict, from the keys of each of `ATTRIBUTES`."""
+    pairs = zip(ATTRIBUTES, names, strict=False)
+    return {key: attribute for attribute, keys in pairs for key in keys.split()}
+
+
+ENCODER = _keys(
+    *("vocab_size", "num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size"),
+    *("hidden_dropout_prob attention_probs_dropout_prob", "max_position_embeddings"),
+)
+GPT2 = _keys(
+    *("vocab_size", "n_layer", "n_head", "n_embd", "n_inner", "resid_pdrop embd_pdrop attn_pdrop"),
+    "n_positions",
+)
+DISTILBERT = _keys(
+    *("vocab_size", "n_layers", "n_heads", "dim", "hidden_dim", "dropout attention_dropout"),
+    "max_position_embeddings",
+)
+BART = _keys(
+    *("vocab_size", "encoder_layers decoder_layers", "encoder_attention_heads decoder_attention_heads"),
+    *("d_model", "encoder_ffn_dim decoder_ffn_dim", "dropout attention_dropout", "max_position_embeddings"),
+)
 DECODER = {
-    "vocab_size": "vocabulary_size",
-    "num_hidden_layers": "num_layers",
+    **_keys(*list(ENCODER)[:5], "attention_dropout"),
     "num_attention_heads": "num_query_heads",
     "num_key_value_heads": "num_key_value_heads",
-    "hidden_size": "hidden_dim",
-    "intermediate_size": "intermediate_dim",
     "rms_norm_eps": "layer_norm_epsilon",
     "rope_theta": "rope_max_wavelength",
-    "attention_dropout": "dropout",
-}
-ENCODER = {
-    "vocab_size": "vocabulary_size",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "hidden_size": "hidden_dim",
-    "intermediate_size": "intermediate_dim",
-    "max_position_embeddings": "max_sequence_length",
-    "hidden_dropout_prob": "dropout",
-    "attention_probs_dropout_prob": "dropout",
-}
-GPT2 = {
-    "vocab_size": "vocabulary_size",
-    "n_layer": "num_layers",
-    "n_head": "num_heads",
-    "n_embd": "hidden_dim",
-    "n_inner": "intermediate_dim",
-    "n_positions": "max_sequence_length",
-    **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), "dropout"),
-}
-DISTILBERT = {
-    "vocab_size": "vocabulary_size",
-    "n_layers": "num_layers",
-    "n_heads": "num_heads",
-    "dim": "hidden_dim",
-    "hidden_dim": "intermediate_dim",
-    "max_position_embeddings": "max_sequence_length",
-    **dict.fromkeys(("dropout", "attention_dropout"), "dropout"),
 }
 
 
@@ -102,15 +98,6 @@ def _gemma3_ropes(backbone):
     return {"full_attention": {**scaled, "rope_theta": 1_000_000.0}, "sliding_attention": local}
 
 
-BART = {
-    "vocab_size": "vocabulary_size",
-    "d_model": "hidden_dim",
-    "max_position_embeddings": "max_sequence_length",
-    **dict.fromkeys(("encoder_layers", "decoder_layers"), "num_layers"),
-    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), "num_heads"),
-    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), "intermediate_dim"),
-    **dict.fromkeys(("dropout", "attention_dropout"), "dropout"),
-}
 BART_FIXED = {
     "activation_function": "gelu",
     "scale_embedding": False,
@@ -129,13 +116,8 @@ def _t5_feed_forward(backbone):
 
 
 T5 = {
-    "vocab_size": "vocabulary_size",
-    "d_model": "hidden_dim",
+    **_keys("vocab_size", "num_layers num_decoder_layers", "num_heads", "d_model", "d_ff", "dropout_rate"),
     "d_kv": lambda backbone: backbone.key_value_dim or backbone.hidden_dim // backbone.num_heads,
-    "d_ff": "intermediate_dim",
-    **dict.fromkeys(("num_layers", "num_decoder_layers"), "num_layers"),
-    "num_heads": "num_heads",
-    "dropout_rate": "dropout",
     "layer_norm_epsilon": "layer_norm_epsilon",
     "tie_word_embeddings": "tie_embedding_weights",
     "feed_forward_proj": _t5_feed_forward,

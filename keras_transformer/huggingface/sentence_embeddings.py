@@ -28,6 +28,11 @@ POOLING_KEYS = {
     "pooling_mode_lasttoken": "lasttoken",
     "pooling_mode_max_tokens": "max",
 }
+# Keys of sentence_bert_config.json that must have one value.
+LENGTH_FIXED = {
+    **{"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"},
+    **{key: {} for key in ("model_args", "tokenizer_args", "config_args", "processing_kwargs")},
+}
 # Dense modules by the ends of the names of PyTorch's activations.
 ACTIVATIONS = {
     "Identity": "linear",
@@ -110,10 +115,7 @@ def embedder_options(folder, prompt_name=None):
         config = read_json(folder / LENGTH)
         if not lowers_case(folder):
             check_config(config, LENGTH, do_lower_case=False)
-        check_config(
-            config, LENGTH, transformer_task="feature-extraction", module_output_name="token_embeddings"
-        )
-        check_config(config, LENGTH, model_args={}, tokenizer_args={}, config_args={}, processing_kwargs={})
+        check_config(config, LENGTH, **LENGTH_FIXED)
         check_sentence_file(config, LENGTH)
         if config.get("max_seq_length") is not None:
             options["max_source_length"] = config["max_seq_length"]
@@ -275,11 +277,8 @@ def _modules(folder):
     kinds = [each["type"].rpartition(".")[2] for each in modules]
     normalize = kinds[-1:] == ["Normalize"]
     inner = kinds[2 : len(kinds) - normalize]
-    if kinds[:2] != ["Transformer", "Pooling"] or set(inner) - {"Dense"}:
-        raise ValueError(
-            f"{folder / MODULES} must list a Transformer, a Pooling, perhaps Dense modules, and perhaps a Normalize. "
-            f"Received: {kinds!r:.200}."
-        )
+    rule = f"{folder / MODULES} must list a Transformer, a Pooling, perhaps Dense modules, and perhaps a Normalize."
+    check(kinds[:2] == ["Transformer", "Pooling"] and not set(inner) - {"Dense"}, rule, modules=kinds)
     paths = [each["path"] for each in modules]
     rule = f"{folder / MODULES} must have its transformer in the folder itself, and its pooling in a folder in it."
     check(paths[0] == "" and "" not in paths[1 : 2 + len(inner)], rule, path=paths)
@@ -314,10 +313,8 @@ def _pooling(path, prompt):
             for key, value in config.items()
             if key.startswith("pooling_mode_") and value
         ]
-    if len(modes) != 1 or modes[0] not in POOLINGS:
-        raise ValueError(
-            f"The pooling of {path} must be one of {sorted(POOLINGS)}. Received: {modes!r:.200}."
-        )
+    rule = f"The pooling of {path} must be one of {sorted(POOLINGS)}."
+    check(len(modes) == 1 and modes[0] in POOLINGS, rule, poolings=modes)
     if prompt:
         check_config(config, str(path), include_prompt=True)
     check_sentence_file(config, "config.json of a Pooling", str(path))

@@ -28,23 +28,15 @@ def evaluate_labels(servable, rows, batch_size=32, verbose=False):
     """
     rule = "`servable` must be a `Classifier` or a `Tagger`."
     check(isinstance(servable, (Classifier, Tagger)), rule, servable=type(servable).__name__)
-    check_one_label(servable)
+    several = isinstance(servable, Classifier) and servable.model.head.multi_label
+    rule = "A classifier with `multi_label` cannot be evaluated: a row has one label."
+    check(not several, rule, multi_label=True)
     check(len(rows) > 0, "`rows` must have one row at least.", rows=0)
     *texts, right = (list(each) for each in zip(*rows, strict=True))
     if isinstance(servable, Tagger):
         return entity_scores(right, labels_of_words(servable, texts[0], batch_size, verbose))
     answers = servable.classify(*texts, batch_size=batch_size, verbose=verbose)
     return label_scores(right, [label for label, _ in answers])
-
-
-def check_one_label(servable):
-    """Raises `ValueError` for a classifier that may give a text several labels: its scores are not of one class."""
-    several = isinstance(servable, Classifier) and servable.model.head.multi_label
-    check(
-        not several,
-        "A classifier with `multi_label` cannot be evaluated: a row has one label.",
-        multi_label=True,
-    )
 
 
 def labels_of_words(tagger, sentences, batch_size=32, verbose=False):

@@ -197,9 +197,9 @@ def _trained(recipe, task, rows, held_out, output, description, say):
                 measured = model.evaluate(validation, verbose=0, return_dict=True)
                 _say_measures("before", {**measured, **task.measures(model, val_batches)}, say)
             elif saved.steps:
-                y = next(iter(batches.dataset(epochs=1)))[1]
+                x, y = next(iter(batches.dataset(epochs=1)))[:2]
                 # Keras creates the metrics with the first batch.
-                model.compute_metrics(None, y, task.prediction(model, y))
+                model.compute_metrics(x, y, model(x, training=False))
             progress = Progress(
                 batches.steps, batches.tokens, first_step=saved.steps, epochs=recipe.epochs, say=say
             )

@@ -25,6 +25,8 @@ from keras_transformer.untrusted import BAD_ZIP, open_arrays, open_regular, read
 # A checkpoint of a model with adapters holds this file in addition to Keras's own.
 STATE = "adapters.npz"
 DENSE = (keras.layers.Dense, keras.layers.EinsumDense)
+# What the file says of each dense layer; the rank is 0 where it has no adapter.
+LAYER = np.dtype([("rank", "i8"), ("alpha", "f8"), ("dropout", "f8"), ("rank_stabilized", "?")])
 
 
 def add_adapters(model, rank, targets=None, alpha=None, *, dropout=0.0, rank_stabilized=False):
@@ -58,11 +60,8 @@ def add_adapters(model, rank, targets=None, alpha=None, *, dropout=0.0, rank_sta
     check_share(dropout=dropout)
     if alpha is not None:
         check_range(0, above=True, alpha=alpha)
-    check(
-        model.built,
-        "The model must be built: call it once, or pass its input shape to `build`.",
-        model=model.name,
-    )
+    rule = "The model must be built: call it once, or pass its input shape to `build`."
+    check(model.built, rule, model=model.name)
     layers = _dense(model)
     rule = (
         "The model has adapters already, and can have one set. Write them with `to_huggingface(..., adapter=)`, or add "
@@ -140,12 +139,9 @@ def write_state(model, path):
         model: A compiled model with adapters.
         path: Path of its `.keras` file.
     """
-    layers = _dense(model)
+    rows = [[getattr(layer, f"lora_{name}", 0) or 0 for name in LAYER.names] for layer in _dense(model)]
     columns = {
-        "ranks": np.array([layer.lora_rank or 0 for layer in layers], int),
-        "alphas": np.array([layer.lora_alpha or 0 for layer in layers], float),
-        "dropouts": np.array([getattr(layer, "lora_dropout", 0) for layer in layers], float),
-        "stabilized": np.array([getattr(layer, "lora_rank_stabilized", False) for layer in layers], bool),
+        "layers": np.array(list(map(tuple, rows)), LAYER),
         "trainable": np.array([weight.trainable for weight in model.weights], bool),
     }
     # One value is in memory at a time, where `np.savez` has all of them.
@@ -178,26 +174,18 @@ def restore_state(model, path):
     check(isinstance(config, dict), f"{path} must say how the model was compiled.", compile_config=config)
     with open_arrays(path, STATE) as values:
         layers = _dense(model)
-        names = ("ranks", "alphas", "dropouts", "stabilized")
-        ranks, alphas, dropouts, stabilized = (read_array(values, name, path) for name in names)
+        saved = read_array(values, "layers", path)
+        fits = saved.dtype == LAYER and saved.shape == (len(layers),)
         # The adapters of rank 1 have at least this many numbers of four bytes: a kernel (k, n) has k + n.
         widths = np.array([2 * math.isqrt(math.prod(layer.kernel.shape)) for layer in layers], float)
-        fits = (
-            ranks.shape == alphas.shape == dropouts.shape == stabilized.shape == widths.shape
-            and ranks.dtype.kind in "iu"
-            and alphas.dtype.kind == dropouts.dtype.kind == "f"
-            and stabilized.dtype == bool
-        )
         most = os.path.getsize(path) // 4
-        fits = fits and np.all(ranks >= 0) and np.all(np.isfinite(alphas)) and np.sum(ranks * widths) <= most
-        fits = fits and np.all((dropouts >= 0) & (dropouts < 1))
-        fits = fits and all(
-            isinstance(layer, Projection) for layer, rate in zip(layers, dropouts, strict=True) if rate
-        )
+        fits = fits and np.all(saved["rank"] >= 0) and np.sum(saved["rank"] * widths) <= most
+        fits = fits and np.all(np.isfinite(saved["alpha"])) and np.all(saved["dropout"] < 1)
+        own = np.array([isinstance(layer, Projection) for layer in layers])
+        fits = fits and np.all((saved["dropout"] == 0) | (own & (saved["dropout"] > 0)))
         rule = f"{path} must hold a rank and an alpha for each dense layer, with adapters of at most {most} numbers."
-        check(fits, rule, ranks=ranks.tolist())
-        columns = (each.tolist() for each in (ranks, alphas, dropouts, stabilized))
-        for layer, rank, alpha, dropout, is_stabilized in zip(layers, *columns, strict=True):
+        check(fits, rule, layers=saved.tolist())
+        for layer, (rank, alpha, dropout, is_stabilized) in zip(layers, saved.tolist(), strict=True):
             if layer.lora_enabled:
                 # The configuration of a functional or sequential model says so of each layer; Keras leaves alpha out.
                 own = layer.lora_rank, getattr(layer, "lora_dropout", 0.0)

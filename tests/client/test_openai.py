@@ -233,6 +233,9 @@ def test_embeddings_are_the_vectors_of_the_server(ask, url, encoding):
         vectors = [np.frombuffer(base64.b64decode(each), "<f4") for each in vectors]
     np.testing.assert_allclose(vectors, expected, rtol=1e-6)
     assert [each.index for each in found.data] == [0, 1]
+    with pytest.raises(openai.BadRequestError, match="must be float or base64") as caught:
+        ask.embeddings.create(model="embedder", input="a", encoding_format="hex")
+    assert caught.value.param == "encoding_format"
 
 
 def test_models_are_listed_and_another_one_is_not_found(ask):
