@@ -245,7 +245,7 @@ def test_a_special_token_that_the_tokenizer_cannot_read_is_refused(made):
     template = ChatTemplate(
         "{% for m in messages %}{{ m.content }}<eos>{% endfor %}", {"eos_token": "<eos>"}, ["<eos>"]
     )
-    refuses("'<eos>', which this tokenizer reads as plain text", template.with_special_tokens, tokenizer)
+    refuses("read_as_plain_text='<eos>'", template.with_special_tokens, tokenizer)
 
 
 def test_tags_of_transformers_are_known():

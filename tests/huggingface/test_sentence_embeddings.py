@@ -92,8 +92,8 @@ QUERY = {"default_prompt_name": "q", "prompts": {"q": "q: "}}
 @pytest.mark.parametrize(
     ("pooling", "modules", "config", "message"),
     [
-        ({"pooling_mode": "weightedmean"}, TWO, {}, "Received: \\['weightedmean'\\]"),
-        ({**MEAN, "pooling_mode_max_tokens": True}, TWO, {}, "Received: \\['mean', 'max'\\]"),
+        ({"pooling_mode": "weightedmean"}, TWO, {}, "Received: poolings=\\['weightedmean'\\]"),
+        ({**MEAN, "pooling_mode_max_tokens": True}, TWO, {}, "Received: poolings=\\['mean', 'max'\\]"),
         (MEAN, (*TWO, "CNN"), {}, "CNN"),
         (MEAN, ("Transformer", "Dense", "Pooling"), {}, "Dense"),
         ({**MEAN, "temperature": 0.5}, TWO, {}, "temperature=0.5"),
