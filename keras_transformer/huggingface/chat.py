@@ -20,7 +20,9 @@ SPECIAL_TOKENS = "special_tokens_map.json"
 # The texts under these names choose what a template does; no user writes them.
 CHOICES = ("role", "type", "name")
 TOKENIZER = "tokenizer.json"
-PROBE = (("user", "a"), ("assistant", "b"), ("user", "c"))
+PROBE = [
+    {"role": role, "content": text} for role, text in zip(("user", "assistant", "user"), "abc", strict=True)
+]
 
 
 class ChatTemplate:
@@ -130,10 +132,7 @@ class ChatTemplate:
     def starts_with_bos(self):
         """Whether a chat begins with `bos_token`."""
         bos = self.tokens.get("bos_token")
-        return bool(bos) and self._probe().startswith(bos)
-
-    def _probe(self):
-        return self.render([{"role": role, "content": content} for role, content in PROBE])
+        return bool(bos) and self.render(PROBE).startswith(bos)
 
     def with_special_tokens(self, tokenizer):
         """Returns a tokenizer that gives the special tokens of a chat their ids.
@@ -148,7 +147,7 @@ class ChatTemplate:
 
         if isinstance(tokenizer, BytePairTokenizer):
             tokenizer = BytePairTokenizer(**{**tokenizer.get_config(), "parse_special": True})
-        text = self._probe().removeprefix(self.tokens.get("bos_token") or "")
+        text = self.render(PROBE).removeprefix(self.tokens.get("bos_token") or "")
         for token in self.special:
             fits = token not in text or tokenizer.pieces(tokenizer.tokenize([token]).to_list()[0]) == [token]
             rule = (
