@@ -209,7 +209,8 @@ def head_keys(config, family, folder):
         config.get("architectures") == names,
     )
     rule = f"{ADAPTER} must hold the head of its task, or the base model must have it."
-    check(scores is not None or has_head, rule, task_type=task, architectures=config.get("architectures"))
+    fits = has_head if scores is None else len(scores.shape) == 2
+    check(fits, rule, task_type=task, architectures=config.get("architectures"))
     if scores is None:
         return {}
     count = scores.shape[0]

@@ -123,6 +123,12 @@ def test_a_new_head_keeps_its_labels(base, tmp_path):
     assert head.labels == [f"kind {i}" for i in range(5)] and head.multi_label
     (tmp_path / "adapter" / "config.json").unlink()
     assert from_huggingface(tmp_path / "adapter").head.num_classes == 5
+    with open(tmp_path / "adapter" / "adapter_model.safetensors", "wb") as file:
+        number = {"base_model.model.classifier.weight": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]}}
+        header = json.dumps(number).encode()
+        file.write(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(ValueError, match="must hold the head of its task"):
+        from_huggingface(tmp_path / "adapter")
 
 
 def test_what_is_no_adapter_is_refused(tmp_path):
