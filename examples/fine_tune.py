@@ -29,7 +29,7 @@ import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer.data import Masking, hold_out, read_table
 from keras_transformer.huggingface import from_huggingface, to_huggingface, tokenizers_from_huggingface
-from keras_transformer.huggingface.checkpoint import Checkpoint
+from keras_transformer.huggingface.reading import with_labels
 from keras_transformer.layers import (
     Embeddings,
     Encoder,
@@ -117,8 +117,7 @@ def load(folder, labels):
     model = from_huggingface(folder, **ids)
     if not isinstance(model, EncoderModel):
         raise ValueError(f"{folder} must hold a BERT or a relative. Received: {type(model).__name__}.")
-    checkpoint = Checkpoint(folder)
-    return checkpoint.family.with_labels(model, checkpoint, ClassificationHead, labels), tokenizer
+    return with_labels(model, Path(folder), ClassificationHead, labels), tokenizer
 
 
 def family_of(folder):

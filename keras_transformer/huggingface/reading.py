@@ -4,6 +4,7 @@ from keras_transformer.huggingface.chat import chat_template_from_huggingface
 from keras_transformer.huggingface.checkpoint import Checkpoint, from_huggingface, tokenizers_from_huggingface
 from keras_transformer.huggingface.families import DECODERS
 from keras_transformer.huggingface.sentence_embeddings import embedder_options
+from keras_transformer.huggingface.tensors import fill_weights, full_name
 from keras_transformer.huggingface.tokenizers.kinds import starts_with_bos, tokenizer_limit, with_ends
 from keras_transformer.text import SentencePieceTokenizer, WordPieceTokenizer
 from keras_transformer.text.word_piece import SPECIAL
@@ -43,6 +44,32 @@ def read_encoder(folder, readers=READERS, **kwargs):
     elif isinstance(tokenizer, SentencePieceTokenizer):
         ids["num_separators"] = 2
     return from_huggingface(folder, **{**ids, **kwargs}), tokenizer
+
+
+def with_labels(model, folder, kind, labels):
+    """Returns a model with copies of these weights under a new head for labels, as transformers makes it.
+
+    The pooler has the weights of the folder where its tensors are there, as in a BERT for masked words.
+
+    Args:
+        model: An `EncoderModel` that was read from the folder.
+        folder: A `pathlib.Path`.
+        kind: `ClassificationHead` or `TaggingHead`.
+        labels: List of str.
+
+    Raises:
+        ValueError: If the family has no class with such a head.
+    """
+    checkpoint = Checkpoint(folder)
+    family = checkpoint.family
+    new = family.with_labels(model, checkpoint.config, kind, labels)
+    own = {id(weight) for weight in getattr(new.pooler, "weights", ())}
+    tensors = {each.name: each for each in family.make_tensors(new) if own.issuperset(map(id, each.weights))}
+    names = {each: full_name(each.name, tensors, family.prefix, family.renamed) for each in checkpoint.stored}
+    stored = [each for each, name in names.items() if name in tensors]
+    if len(stored) == len(tensors):
+        fill_weights(list(tensors.values()), stored, family.prefix, renamed=family.renamed)
+    return new
 
 
 def embedder_arguments(folder, model):

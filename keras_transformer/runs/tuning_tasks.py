@@ -23,6 +23,7 @@ from keras_transformer.huggingface.reading import (
     encoder_tokenizer,
     read_encoder,
     read_language_model,
+    with_labels,
 )
 from keras_transformer.losses import InBatchNegatives, MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, MatchAccuracy, Perplexity
@@ -177,12 +178,7 @@ class LabelTask(Task):
         # An int8 head would not be trained.
         if fits and not own.multi_label and self.recipe.precision != "int8":
             return model
-        return self._with_labels(model, ClassificationHead, labels)
-
-    def _with_labels(self, model, kind, labels):
-        """Gives the model of the folder a new head of a class for labels."""
-        checkpoint = Checkpoint(self.folder)
-        return checkpoint.family.with_labels(model, checkpoint, kind, labels)
+        return with_labels(model, self.folder, ClassificationHead, labels)
 
     def batches(self, model, rows, weighted=False):
         """Makes the batches of rows. A text that is too long is cut."""
@@ -261,7 +257,7 @@ class TagTask(LabelTask):
         # An int8 head would not be trained.
         if fits and self.recipe.precision != "int8":
             return model
-        return self._with_labels(model, TaggingHead, labels)
+        return with_labels(model, self.folder, TaggingHead, labels)
 
     def batches(self, model, rows, weighted=False):
         """Makes the batches of sentences. A sentence that is too long is cut."""

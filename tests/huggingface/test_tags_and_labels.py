@@ -11,7 +11,7 @@ from families import BERT, CONFIGS, own_model
 from keras_transformer.cli.answers import line_of, rows_of
 from keras_transformer.cli.convert import convert
 from keras_transformer.huggingface import FAMILIES, from_huggingface, to_huggingface
-from keras_transformer.huggingface.checkpoint import Checkpoint
+from keras_transformer.huggingface.reading import with_labels
 from keras_transformer.models import ClassificationHead, TaggingHead
 from keras_transformer.serving import Classifier, Tagger, load
 from keras_transformer.serving.entities import AGGREGATIONS
@@ -69,13 +69,12 @@ def test_each_of_several_labels_has_its_own_probability(tmp_path):
 def test_a_new_head_is_that_of_the_family(case, kind, tmp_path):
     """A pooler with BERT's activation could not be written for DistilBERT, ELECTRA and ModernBERT."""
     to_huggingface(own_model(CONFIGS[case]), tmp_path / "base", family=CONFIGS[case]["model_type"])
-    model, checkpoint = from_huggingface(tmp_path / "base"), Checkpoint(tmp_path / "base")
-    family = checkpoint.family
+    model, family = from_huggingface(tmp_path / "base"), FAMILIES[CONFIGS[case]["model_type"]]
     if kind is TaggingHead and family.model_type == "modernbert":
         with pytest.raises(ValueError, match="TaggingHead must hold a model whose family has one"):
-            family.with_labels(model, checkpoint, kind, ["a", "b"])
+            with_labels(model, tmp_path / "base", kind, ["a", "b"])
         return
-    new = family.with_labels(model, checkpoint, kind, ["a", "LABEL_1"])
+    new = with_labels(model, tmp_path / "base", kind, ["a", "LABEL_1"])
     assert new.head.labels == ["a", "LABEL_1"]
     to_huggingface(new, tmp_path / "new", family=family.model_type)
     again = from_huggingface(tmp_path / "new")
@@ -90,9 +89,9 @@ def test_a_new_head_is_that_of_the_family(case, kind, tmp_path):
 
 def test_a_new_head_has_the_pooler_that_a_model_for_masked_words_leaves_unread(tmp_path):
     to_huggingface(own_model(CONFIGS["bert-model"]), tmp_path / "base", family="bert")
-    masked, checkpoint = own_model(CONFIGS["bert-masked"]), Checkpoint(tmp_path / "base")
+    masked = own_model(CONFIGS["bert-masked"])
     assert masked.pooler is None
-    new = checkpoint.family.with_labels(masked, checkpoint, ClassificationHead, ["a", "b"])
+    new = with_labels(masked, tmp_path / "base", ClassificationHead, ["a", "b"])
     expected = from_huggingface(tmp_path / "base").pooler.dense
     np.testing.assert_array_equal(new.pooler.dense.kernel, expected.kernel)
     np.testing.assert_array_equal(new.pooler.dense.bias, expected.bias)

@@ -17,16 +17,7 @@ from keras_transformer.huggingface.configs import (
 from keras_transformer.huggingface.families.family import Family
 from keras_transformer.huggingface.files import CONFIG
 from keras_transformer.huggingface.known_keys import ENCODER
-from keras_transformer.huggingface.tensors import (
-    LayerNames,
-    dense,
-    fill_weights,
-    full_name,
-    layer_tensors,
-    matrix,
-    norm,
-    vector,
-)
+from keras_transformer.huggingface.tensors import LayerNames, dense, layer_tensors, matrix, norm, vector
 from keras_transformer.layers import (
     Embeddings,
     Encoder,
@@ -269,14 +260,12 @@ class EncoderFamily(Family):
         num_classes, labels = labels_of({**config, "problem_type": None})
         return TaggingHead(num_classes, dropout, labels, **options)
 
-    def with_labels(self, model, checkpoint, kind, labels):
-        """Returns a model with copies of these weights under a new head for labels, as transformers has it.
-
-        The pooler has the stored weights where transformers' class with this head has it under their names, as in BERT.
+    def with_labels(self, model, config, kind, labels):
+        """Returns a model with copies of these weights under a new head for labels, and the pooler before it.
 
         Args:
             model: The `EncoderModel`.
-            checkpoint: The `Checkpoint` that it was read from.
+            config: Its config.json, a dict.
             kind: `ClassificationHead` or `TaggingHead`.
             labels: List of str.
 
@@ -286,20 +275,9 @@ class EncoderFamily(Family):
         found = [name for name, names in self.classes.items() if names.kind is kind]
         rule = f"The `folder` of a new {kind.__name__} must hold a model whose family has one, not {self.model_type!r}."
         check(found, rule, classes=list(self.classes))
-        names, config = self.classes[found[0]], {**checkpoint.config, "architectures": found[:1]}
+        names, config = self.classes[found[0]], {**config, "architectures": found[:1]}
         pooler = self._pooler(config, read_rows(config, self.rows), None)
-        new = model.with_head(kind(len(labels), self._head_dropout(config, names), labels), pooler)
-        tensors = [] if pooler is None else list(self._pooler_tensors(names, pooler))
-        known = {tensor.name for tensor in tensors}
-        stored = [
-            each
-            for each in checkpoint.stored
-            if full_name(each.name, known, self.prefix, self.renamed) in known
-        ]
-        # A model for masked words has no pooler, but its file may.
-        if len(stored) == len(tensors):
-            fill_weights(tensors, stored, self.prefix, renamed=self.renamed)
-        return new
+        return model.with_head(kind(len(labels), self._head_dropout(config, names), labels), pooler)
 
     def other_keys(self, model):
         """Returns the keys of config.json for a model's head and pooler."""
@@ -352,16 +330,13 @@ class EncoderFamily(Family):
             yield from layer_tensors(self.prefix + self.layer.format(i), layer, self.names)
         yield from self._head_tensors(model)
 
-    def _pooler_tensors(self, names, pooler):
-        yield from dense(names.pooler, pooler.dense)
-        if pooler.norm is not None:
-            yield from norm(names.norm, pooler.norm)
-
     def _head_tensors(self, model):
         _, names = self._names_of(model)
         pooler = pooler_of(model)
         if pooler is not None:
-            yield from self._pooler_tensors(names, pooler)
+            yield from dense(names.pooler, pooler.dense)
+            if pooler.norm is not None:
+                yield from norm(names.norm, pooler.norm)
         if model.head is not None:
             yield from dense(names.dense, model.head.dense)
         if type(model.head) is MaskedLanguageHead:
