@@ -213,13 +213,6 @@ def test_log_probabilities_end_with_the_text():
     assert [each["bytes"] for each in found["content"]] == [[97], [98, 99], [0xEA, 0xB0]]
 
 
-def test_parts_of_a_character_are_not_taken_for_one_another():
-    """All were U+FFFD, so the likeliest of them was lost among the keys of `top_logprobs`."""
-    tokens = np.array([[b"\xea", b"\xea", b"\xeb"]], object)
-    (found,) = logprobs_of(tokens, np.array([[-1.0, -1.0, -2.0]]), "\ufffd", False, False)["top_logprobs"]
-    assert found == {r"bytes:\xea": -1.0, r"bytes:\xeb": -2.0}
-
-
 @pytest.mark.parametrize("encoding", ["float", "base64", None])
 def test_embeddings_are_the_vectors_of_the_server(ask, url, encoding):
     options = {} if encoding is None else {"encoding_format": encoding}

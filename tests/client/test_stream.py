@@ -275,7 +275,14 @@ def test_a_field_that_is_no_number_or_out_of_range_is_refused(value):
 def test_log_probabilities_end_with_a_text_that_has_invalid_bytes():
     tokens = np.array([[each] for each in (b"a", b"\xff", b"\xff", b"b", b"c", b"d")], object)
     found = logprobs_of(tokens, np.arange(6.0)[:, None], "a\ufffd\ufffdb", True, False)
-    assert found["tokens"] == ["a", "\ufffd", "\ufffd", "b"]
+    assert found["tokens"] == ["a", r"bytes:\xff", r"bytes:\xff", "b"]
+
+
+def test_parts_of_a_character_are_not_taken_for_one_another():
+    """All were U+FFFD, so the likeliest of them was lost among the keys of `top_logprobs`."""
+    tokens = np.array([[b"\xea", b"\xea", b"\xeb"]], object)
+    (found,) = logprobs_of(tokens, np.array([[-1.0, -1.0, -2.0]]), "\ufffd", False, False)["top_logprobs"]
+    assert found == {r"bytes:\xea": -1.0, r"bytes:\xeb": -2.0}
 
 
 def test_a_stream_has_each_token_once_where_bytes_are_invalid():
