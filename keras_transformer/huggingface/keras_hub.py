@@ -172,14 +172,13 @@ def _config_of(backbone, kind):
         if getattr(backbone, scaling["factor"], None) is not None:
             values = {key: getattr(backbone, attribute) for key, attribute in scaling.items()}
             config["rope_scaling"] = {"rope_type": "llama3", **values}
-        usual = {
-            "rope_position_scaling_factor": 1.0,
-            "rope_scaling_factor": 1.0,
-            "use_sliding_window_attention": False,
-        }
-        for name, expected in usual.items():
-            value = getattr(backbone, name, expected)
-            check(value == expected, f"`{name}` must be {expected}.", **{name: value})
+        for name in ("rope_position_scaling_factor", "rope_scaling_factor"):
+            value = getattr(backbone, name, 1.0)
+            check(value == 1.0, f"`{name}` must be 1.", **{name: value})
+        windows = getattr(backbone, "use_sliding_window_attention", False)
+        check(
+            not windows, "`use_sliding_window_attention` must be False.", use_sliding_window_attention=windows
+        )
     if kind.model_type.endswith("roberta"):
         # transformers counts the positions from the id of padding on.
         config["max_position_embeddings"] += kind.fixed["pad_token_id"] + 1
