@@ -10,8 +10,8 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.checks import check
-from keras_transformer.huggingface.adapters import ADAPTER, ADAPTER_CONFIG, BEGINNING
-from keras_transformer.huggingface.files import write_config, write_json, write_tensor_file
+from keras_transformer.huggingface.adapters import ADAPTER, ADAPTER_CONFIG, BEGINNING, HEAD_CONFIG
+from keras_transformer.huggingface.files import write_json, write_tensor_file
 from keras_transformer.huggingface.tensors import Tensor, without_copies
 from keras_transformer.keras_internals import sublayers
 from keras_transformer.models import EncoderModel, LanguageModel
@@ -25,7 +25,7 @@ HEADS = ("classifier", "score")
 def write_adapter(folder, model, family, config, base):
     """Writes the adapters of a model, and the weights that are trained beside them, into a folder.
 
-    A model with labels has its config.json there too, which names them.
+    A model with labels has its config.json there too, as `HEAD_CONFIG`.
 
     Args:
         folder: A `pathlib.Path` of a folder that exists.
@@ -74,8 +74,7 @@ def write_adapter(folder, model, family, config, base):
     (rank, alpha), _ = collections.Counter(sizes.values()).most_common(1)[0]
     write_tensor_file(folder / ADAPTER, written)
     if heads:
-        # PEFT keeps no labels.
-        write_config(folder, config)
+        write_json(folder / HEAD_CONFIG, config)
     write_json(
         folder / ADAPTER_CONFIG,
         {

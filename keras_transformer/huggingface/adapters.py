@@ -64,7 +64,8 @@ MOST_WILDCARDS, MOST_NAMES = 100, 10_000
 MOST_PIECES = 20  # of a name
 LARGEST_ALPHA = 10**6
 OF_THE_BASE = (CONFIG, WEIGHTS, INDEX, "generation_config.json")
-# The name that the config.json of an adapter has beside that of its base model. It names the labels of a head.
+# The config.json of a model with a head, which names its labels: PEFT keeps none. Under its own name it would make
+# transformers look for a whole model.
 HEAD_CONFIG = "adapter_head_config.json"
 
 
@@ -163,7 +164,6 @@ def joined(folder, base=None):
         and path.name not in (ADAPTER_CONFIG, ADAPTER)
     ]
     files = {path.name: path for path in (*inherited, *own)}
-    files |= {HEAD_CONFIG: folder / CONFIG} if (folder / CONFIG).is_file() else {}
     with tempfile.TemporaryDirectory() as temporary:
         for name, path in files.items():
             # `resolve` would raise `RuntimeError` for a link to itself.
@@ -214,7 +214,6 @@ def head_keys(config, family, folder):
     if scores is None:
         return {}
     count = scores.shape[0]
-    # PEFT keeps no labels.
     described = [read_if_there(folder, HEAD_CONFIG), config if has_head else {}]
     fitting = [
         each
