@@ -276,6 +276,7 @@ def test_what_a_folder_says_is_written_again(family, tmp_path):
     said |= IDS if ends else {}
     generation = {"max_new_tokens": 5, "do_sample": True, "pad_token_id": 3, **ends}
     files = {**BESIDE, "generation_config.json": generation, "config.json": said}
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 96}')
     (tmp_path / "additional_chat_templates").mkdir()
     for name, content in files.items():
         (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
@@ -283,6 +284,11 @@ def test_what_a_folder_says_is_written_again(family, tmp_path):
     with without_memory(initialize=False):
         model = family.make_model(checkpoint.model_config())
     keep_files(model, checkpoint)
+    kept = model.checkpoint_files["tokenizer_config.json"]
+    # A language model also keeps whether a prompt begins with `bos_token`.
+    assert kept["model_max_length"] == 96 and ("add_bos_token" in kept) is (
+        LanguageModel in family.model_classes
+    )
     (tmp_path / "own").mkdir()
     config = family.make_config(model)
     write_files(tmp_path / "own", model.checkpoint_files, config)
