@@ -331,7 +331,7 @@ def test_an_adapter_alone_is_written_over_int8_kernels(llama, chats, tmp_path):
 def test_the_command_prints_the_folder_and_reports(tuned):
     command, (folder, out, err) = tuned
     assert out.decode() == f"{folder / 'model'}\n"
-    assert "before: " in err and "after: " in err and " is right)" in err
+    assert "before: " in err and "after: " in err and " is right)" in err and "macro F1" in err
     assert_refused(*command, "--output", folder, "--batch-size", "8", named="batch_size: 4, now 8")
 
 
