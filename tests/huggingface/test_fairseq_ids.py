@@ -1,14 +1,16 @@
-"""Encoders whose SentencePiece model has the ids of fairseq: BERT with XLM-RoBERTa's tokenizer, and CamemBERT."""
+"""SentencePiece models whose ids a family moves: BERT with XLM-RoBERTa's tokenizer, CamemBERT, mBART, PEGASUS."""
 
 import json
 
 import numpy as np
 import pytest
+from contracts import refuses
 from families import BERT, CONFIGS, LABELS, own_model
-from pieces import TEXTS, assert_same_ids, described, train_pieces
+from pieces import T5_IDS, TEXTS, assert_same_ids, described, train_pieces
 
 from keras_transformer.cli.convert import convert
 from keras_transformer.huggingface import to_huggingface, tokenizers_from_huggingface
+from keras_transformer.huggingface.languages import translator_options
 from keras_transformer.serving import Classifier, Embedder
 from keras_transformer.text import SentencePieceTokenizer
 
@@ -100,3 +102,26 @@ def test_a_folder_becomes_an_embedder_and_is_written_again(tmp_path):
         assert again.tokenize(TEXTS).to_list() == embedder.tokenizer.tokenize(TEXTS).to_list()
         config = json.loads((new / "tokenizer_config.json").read_text())
         assert config["tokenizer_class"] == KINDS[family]
+
+
+def test_the_language_of_the_sources_is_given_or_that_of_the_folder(tmp_path):
+    described(tmp_path, "mbart", tokenizer_class="MBartTokenizer", src_lang="de_DE")
+    (tmp_path / "special_tokens_map.json").write_text('{"additional_special_tokens": ["de_DE", "ko_KR"]}')
+    train_pieces(tmp_path / MODEL, model_type="unigram")
+    (tokenizer,) = tokenizers_from_huggingface(tmp_path)
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    for given, source in ((None, "de_DE"), ("ko_KR", "ko_KR")):
+        ids, options = translator_options(tmp_path, tokenizer, given, "ko_KR")
+        assert options["source_end"] == (tokenizer.eos_id, pieces.index(source))
+        assert ids == {"bos_id": pieces.index("ko_KR")}
+    described(tmp_path, "mbart", tokenizer_class="MBartTokenizer")
+    refuses("`source_language` must be a language", translator_options, tmp_path, tokenizer, None, "ko_KR")
+
+
+def test_the_ids_of_pegasus(tmp_path):
+    described(tmp_path, "pegasus")
+    train_pieces(tmp_path / "spiece.model", model_type="unigram", **T5_IDS)
+    (tokenizer,) = tokenizers_from_huggingface(tmp_path)
+    first = ["<pad>", "</s>", "<mask_1>", "<mask_2>", *(f"<unk_{i}>" for i in range(2, 103))]
+    expected = [*first, *pieces_of(tmp_path / "spiece.model")[2:]]
+    assert tokenizer.pieces(range(tokenizer.vocab_size)) == expected

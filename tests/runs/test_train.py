@@ -522,6 +522,14 @@ def test_a_validation_of_nan_is_never_the_best(tmp_path, found, ends):
     assert RunFolder(tmp_path).is_finished(changed(patience=2, epochs=9)) is ends
 
 
+@pytest.mark.parametrize(("averaged", "lacks"), [([2, 3], False), ([3], False), ([1, 2], True), (None, True)])
+def test_a_mean_counts_that_ends_with_the_newest_epoch(averaged, lacks, tmp_path, monkeypatch):
+    monkeypatch.setattr(RunFolder, "epochs_done", 3)
+    (tmp_path / Translator.DESCRIPTION).write_text(json.dumps({"averaged_epochs": averaged}))
+    assert RunFolder(tmp_path).lacks_average(changed(average_last=2)) is lacks
+    assert not RunFolder(tmp_path).lacks_average(changed(average_last=1))
+
+
 HISTORIES = [b"\xff", b"loss\n1.0\n", b"epoch\nfirst\n", b"epoch,loss\n0\n", b"epoch\n0,1\n"]
 HISTORIES += [b"epoch\n" + b"1" * 200_000, b"epoch,val_perplexity\n0,low\n"]
 
