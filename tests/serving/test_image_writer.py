@@ -111,11 +111,16 @@ def test_the_servable_of_a_model_of_pictures_writes_about_them(given):
         ({"preprocessing": layers.ImagePreprocessing()}, "must be an `ImagePreprocessing` with a size"),
         ({"max_length": 8}, "`max_length` must be an integer at least 1, at most 7"),
         ({"strategy": 3}, "`strategy` must be a strategy"),
-        (
-            {"model": Transformer(260, num_layers=1, d_model=4, num_heads=2, d_ff=8)},
-            "`model` must read pictures",
-        ),
     ],
 )
 def test_unusable_arguments_are_refused(given, options, message):
     refuses(message, given.changed, **options)
+
+
+def test_models_of_texts_and_of_series_are_refused(given):
+    series = keras.Sequential([keras.Input((6, 8)), layers.LearnedPositions(6)])
+    target = layers.Embeddings(given.tokenizer.vocab_size, 8, layers.LearnedPositions(LONGEST))
+    model = EncoderDecoder(series, layers.Encoder(1, 2, 16), target, layers.Decoder(1, 2, 16))
+    refuses(r"`model` must read pictures `\(batch", serving.ImageWriter, model, given.tokenizer)
+    model = Transformer(260, num_layers=1, d_model=4, num_heads=2, d_ff=8)
+    refuses("`model` must read pictures", serving.ImageWriter, model, given.tokenizer)
