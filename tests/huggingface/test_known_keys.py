@@ -177,3 +177,22 @@ def test_an_unknown_step_of_an_image_processor_is_refused(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text('{"do_flip_channel_order": true}')
     with pytest.raises(ValueError, match=r"`do_flip_channel_order` of preprocessor_config\.json"):
         preprocessing_from_huggingface(tmp_path)
+
+
+# Without the window that counts in Qwen 2 and 3 if `use_sliding_window` is true, and the id that mBART falls back to.
+OTHER_DEFAULTS = {
+    ("qwen2", "sliding_window"),
+    ("qwen3", "sliding_window"),
+    ("mbart", "decoder_start_token_id"),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_defaults_are_those_of_transformers(family):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoConfig.for_model(family).to_dict()
+    # None is a value that other keys give.
+    own = {key: default for key, default in FAMILIES[family].rows.values() if default is not None}
+    compared = {key for key in own if key in theirs and (family, key) not in OTHER_DEFAULTS}
+    assert len(compared) > 5
+    assert {key: own[key] for key in compared} == {key: theirs[key] for key in compared}
