@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from importlib.util import find_spec
 
 from keras_transformer.cli.exit_codes import DONE, SOME_FAILED
 from keras_transformer.cli.logs import progress
@@ -107,9 +108,8 @@ def _load_answers(options, *classes, signature="serving_default"):
 
     servable = _load_servable(options, serving.load)
     if type(servable).__name__ not in classes:
-        raise ValueError(
-            f"{options.run} must hold a {' or a '.join(classes)}. Received: a {type(servable).__name__}."
-        )
+        kind = type(servable).__name__
+        raise ValueError(f"{options.run} must hold a {' or a '.join(classes)}. Received: a {kind}.")
     if isinstance(servable, serving.Tagger) and not servable.hides_characters:
         signature = "entities"
     return LineAnswers(servable, signature), options_among(options, "batch_size", "window")
@@ -132,9 +132,8 @@ def embed(options):
 
     output = getattr(options, "output", None)
     if output and (not output.endswith(".npy") or os.path.lexists(output)):
-        raise ValueError(
-            f"`output` must be a new file whose name ends with .npy. Received: output={output!r}."
-        )
+        rule = "`output` must be a new file whose name ends with .npy."
+        raise ValueError(f"{rule} Received: output={output!r}.")
     answers, sizes = _load_answers(options, "Embedder")
     if not output:
         return _answer_lines(answers, sizes)
@@ -279,14 +278,15 @@ def _evaluate_labels(options):
 
     given = options_among(options, "source", "target", "pairs")
     if given:
-        raise ValueError(
-            f"--data is the only file of a classifier or tagger. Received: --{next(iter(given))}, too."
-        )
+        rule = "--data is the only file of a classifier or tagger."
+        raise ValueError(f"{rule} Received: --{next(iter(given))}, too.")
     if "tokenize" in options:
         raise ValueError("--tokenize is for translations: --data has labels. Leave --tokenize out.")
     picture = getattr(options, "plot", None)
     if picture and (not picture.endswith((".png", ".pdf", ".svg")) or os.path.lexists(picture)):
         raise ValueError(f"`plot` must be a new file, .png, .pdf or .svg. Received: plot={picture!r}.")
+    if picture and not find_spec("matplotlib"):
+        raise ImportError("--plot needs matplotlib. Run `pip install matplotlib`.")
     servable = _load_servable(options, serving.load)
     rows = read_labels(servable, options.data, getattr(options, "columns", None))
     scores = evaluate_labels(servable, rows, options.batch_size, sys.stderr.isatty())

@@ -16,6 +16,8 @@ ROLES = {
     "human": "user",
     **dict.fromkeys(("gpt", "chatgpt", "bing", "bard"), "assistant"),
 }
+# The roles of messages in OpenAI's form, and those of Gemma and of Llama 3.1.
+OPENAI_ROLES = {*ROLES.values(), "developer", "function", "model", "ipython"}
 
 
 class Chats(PackedRows):
@@ -135,9 +137,8 @@ def _message(message, role, content, place):
     text = text_of_parts(message[content])
     rule = f"{place}: `{content}` must be a text, a list of parts of text, or null."
     check(text is None or isinstance(text, str), rule, **{content: text})
-    name = message[role]
-    if role == "from":
-        check(name in ROLES, f"{place}: `from` must be one of {sorted(ROLES)}.", **{"from": name})
-        name = ROLES[name]
+    name, known = message[role], ROLES if role == "from" else OPENAI_ROLES
+    check(name in known, f"{place}: `{role}` must be one of {sorted(known)}.", **{role: name})
+    name = ROLES.get(name, name)
     others = {key: value for key, value in message.items() if key not in (role, content)}
     return {"role": name, "content": text, **others}

@@ -12,7 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_transformer.checks import check
+from keras_transformer.checks import check, warn
 from keras_transformer.files import holds_others, locked, remove_temporaries, replaced, write_json
 from keras_transformer.huggingface import to_huggingface
 from keras_transformer.huggingface.adapter_writer import targets_of
@@ -43,6 +43,8 @@ from keras_transformer.untrusted import read_json, sha256_of
 log = logging.getLogger(__name__)
 
 DESCRIPTION, BEST, MODEL = "tuning.json", "best.keras", "model"
+# Fewer updates than these are warned of.
+FEW_UPDATES = 10
 # Suffixes of the files of a checkpoint that decide ids: those of its configuration and its tokenizer.
 SMALL = (".json", ".txt", ".model", ".spm", ".jinja")
 # The classes that a checkpoint may name as its optimizer, loss and metrics.
@@ -193,7 +195,7 @@ def _trained(recipe, task, rows, held_out, output, description, say):
             if saved.path is None:
                 _compile(recipe, task, model, batches.steps)
                 write_json(output / DESCRIPTION, description)
-                _report(model, batches, len(rows), len(held_out), say)
+                _report(recipe, model, batches.steps, len(rows), len(held_out), say)
                 measured = model.evaluate(validation, verbose=0, return_dict=True)
                 _say_measures("before", {**measured, **task.measures(model, val_batches)}, say)
             elif saved.steps:
@@ -263,7 +265,8 @@ def _compile(recipe, task, model, steps):
     loss, metrics = task.loss(model)
     model.compile(
         AdamW(
-            schedule(rate, total, min(round(recipe.warmup * total), total - 1)),
+            # A schedule ends at 0: that is the update after the last one.
+            schedule(rate, total + recipe.accumulation, min(round(recipe.warmup * total), total)),
             weight_decay=recipe.weight_decay,
             global_clipnorm=recipe.clip_norm,
             gradient_accumulation_steps=recipe.accumulation if recipe.accumulation > 1 else None,
@@ -273,13 +276,18 @@ def _compile(recipe, task, model, steps):
     )
 
 
-def _report(model, batches, rows, held_out, say):
+def _report(recipe, model, steps, rows, held_out, say):
     trained = sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)
     size = sum(weight.numpy().nbytes for weight in model.weights) / 1e6
+    updates = recipe.epochs * steps // recipe.accumulation
     say(
         f"{model.count_params():,} parameters of {size:,.1f} MB, {trained:,} of them trained; {rows:,} rows to "
-        f"train on, {batches.steps} batches an epoch; {held_out:,} rows to validate with"
+        f"train on, {updates} updates in batches of {recipe.batch_size}; {held_out:,} rows to validate with"
     )
+    if updates < FEW_UPDATES:
+        warn(
+            f"{updates} updates may be too few to learn from: take more `epochs`, or a smaller `batch_size`."
+        )
 
 
 def _say_measures(name, measures, say):

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -330,6 +331,9 @@ class MatchTask(Task):
         """Reads the encoder with the modules of sentence-transformers."""
         encoder, _ = read_encoder(self.folder, **options)
         encoder = with_dense_modules(encoder, self.folder)
+        if encoder.pooler is not None:
+            # It makes no vector, so nothing would train it.
+            encoder.pooler.trainable = False
         return TextGroups(encoder, embedder_options(self.folder)["pooling"], dtype=encoder.dtype_policy)
 
     def batches(self, model, rows, weighted=False):
@@ -370,12 +374,14 @@ def task_of(folder, recipe, data):
         ValueError: If the library tunes no model of this kind.
     """
     checkpoint = Checkpoint(folder)
-    is_table = bool(TABLE.search(str(data)))
+    is_table, is_lines = bool(TABLE.search(str(data))), ".jsonl" in Path(data).suffixes
     encodes = EncoderModel in checkpoint.family.model_classes
     encodes &= checkpoint.makes_vectors or isinstance(checkpoint.family, EncoderFamily)
     rule = "`columns` is for a table of texts, a .csv or .tsv file."
     check(recipe.columns is None or (is_table and encodes), rule, columns=recipe.columns, data=str(data))
     if encodes:
+        rule = "An encoder learns from a table, .csv or .tsv, or from words with labels. Chats are for language models."
+        check(not is_lines, rule, data=str(data))
         if checkpoint.makes_vectors:
             return MatchTask(folder, recipe)
         return (LabelTask if is_table else TagTask)(folder, recipe)
@@ -386,4 +392,6 @@ def task_of(folder, recipe, data):
     )
     fits = LanguageModel in checkpoint.family.model_classes
     check(fits, rule, folder=str(folder), model_type=checkpoint.family.model_type)
+    rule = "A language model learns from chats, lines of JSON. Tables are for encoders."
+    check(not is_table, rule, data=str(data))
     return ChatTask(folder, recipe)

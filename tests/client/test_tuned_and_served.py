@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import shlex
+import sys
 
 import keras
 import pytest
@@ -80,7 +81,7 @@ def test_the_page_has_few_lines():
 
 
 @pytest.mark.slow
-def test_a_classifier_comes_from_a_table_and_answers_on_a_server(files):
+def test_a_classifier_comes_from_a_table_and_answers_on_a_server(files, monkeypatch):
     printed = answer_of(BLOCKS[0])
     label, probability = printed["ask"].strip().split("\t")
     assert label == "good" and float(probability) > 0.5
@@ -92,6 +93,8 @@ def test_a_classifier_comes_from_a_table_and_answers_on_a_server(files):
     assert_refused(*data, "--plot", "scores.png", named="must be a new file")
     assert_refused(*data, "--pairs", "test.csv", named="--data is the only file")
     assert_refused("evaluate", "my_classifier", "--plot", "other.png", named="give --data, too")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert_refused(*data, "--plot", "other.png", named="--plot needs matplotlib")
 
 
 @pytest.mark.slow

@@ -95,6 +95,7 @@ def test_both_forms_of_files_are_read(tmp_path):
     ("[1]", r"line 2: a line must be an object with a list of `messages`"),
     ('{"messages": {}}', r"line 2: a line must be an object"),
     ('{"messages": [{"role": 1, "content": "a"}]}', r"line 2: a message must .* a text as `role`"),
+    ('{"messages": [{"role": "asistant", "content": "a"}]}', r"line 2: `role` must be one of .*role='asistant'"),
     ('{"conversations": [{"from": "human"}]}', r"line 2: a message must .* with `value`"),
     ('{"messages": [{"role": "user", "content": "a"}, {"role": 1}]}', r"line 2: a message must .* as `role`"),
     ('{"conversations": [{"from": "me", "value": "a"}]}', r"line 2: `from` must be one of"),

@@ -328,6 +328,20 @@ def test_an_adapter_alone_is_written_over_int8_kernels(llama, chats, tmp_path):
     )
 
 
+def test_one_update_changes_the_weights_and_is_warned_of(bert, tmp_path):
+    (tmp_path / "few.csv").write_text("text,label\nmorning,a\nnight,b\ngood,a\nday,b\n")
+    with pytest.warns(UserWarning, match="1 updates may be too few"):
+        path = runs.tune(
+            recipe(epochs=1, batch_size=8), bert, tmp_path / "few.csv", tmp_path / "run", say=str
+        )
+    own, before = (from_huggingface(folder).encoder.weights for folder in (path, bert))
+    assert any(np.any(a.numpy() != b.numpy()) for a, b in zip(own, before, strict=True))
+
+
+def test_chats_are_refused_for_an_encoder(bert, chats, tmp_path):
+    refuses("An encoder learns from a table", runs.tune, recipe(), bert, chats, tmp_path / "run")
+
+
 def test_the_command_prints_the_folder_and_reports(tuned):
     command, (folder, out, err) = tuned
     assert out.decode() == f"{folder / 'model'}\n"
@@ -367,7 +381,7 @@ def test_data_that_do_not_fit_are_refused(llama, bert, chats, table, tmp_path):
         ("`columns` is for a table", {"columns": "a,b"}, bert, prose),
         ("no column 'name'", {"columns": "text,name"}, bert, table),
         ("line 1: a line must have a word and a label", {}, bert, word),
-        ("line 1: not JSON", {}, llama, table),
+        ("A language model learns from chats", {}, llama, table),
         ("must be the end of a dense layer's path", {"lora": 2, "targets": "nothing"}, llama, chats),
     ):
         refuses(sentence, runs.tune, recipe(**options), base, data, run)
