@@ -152,8 +152,8 @@ class Servable(KeepsFunctions, Saving):
             ValueError: If `texts` or `second` is not a list of strings, they differ in length, or `batch_size` is not
                 positive.
         """
-        texts = _as_bytes(name, texts)
-        sides = [texts, *([] if second is None else [_as_bytes("second", second)])]
+        texts = as_bytes(name, texts)
+        sides = [texts, *([] if second is None else [as_bytes("second", second)])]
         check_positive(batch_size=batch_size)
         if len(sides[-1]) != len(texts):
             raise ValueError(
@@ -195,7 +195,7 @@ class Servable(KeepsFunctions, Saving):
         Returns:
             float64 NumPy `(batch,)` in [0, 1]; 0 for a text without tokens.
         """
-        ids = self.tokenizers[0].tokenize(_as_bytes("texts", texts))
+        ids = self.tokenizers[0].tokenize(as_bytes("texts", texts))
         return UnknownTokens(self.tokenizers[0]).rows(ids) / np.maximum(1, ids.row_lengths().numpy())
 
     def warn_if_cut(self, cut, count, name):
@@ -285,7 +285,7 @@ class Servable(KeepsFunctions, Saving):
         return path
 
 
-def _as_bytes(name, texts):
+def as_bytes(name, texts):
     """Encodes a list, an array or an iterable of strings as UTF-8; raises `ValueError` if it is something else."""
     several = isinstance(texts, Iterable) and not isinstance(texts, (str, bytes))
     strings = list(texts) if several else [None]

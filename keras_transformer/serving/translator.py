@@ -12,6 +12,7 @@ from keras_transformer.models import EncoderDecoder, Ensemble
 from keras_transformer.request_options import OPTIONS
 from keras_transformer.serving.documents import SentenceTranslator
 from keras_transformer.serving.searcher import Searcher, SearcherSignatures, option_specs, options_request
+from keras_transformer.serving.servable import as_bytes
 from keras_transformer.serving.signatures import Output, function_of, readable
 from keras_transformer.serving.warmup import text_of_length
 from keras_transformer.serving.writer import count_empty, warn_of_empty, warn_of_unended
@@ -344,6 +345,8 @@ class Translator(Searcher):
         Raises:
             ValueError: If `sentences` is not a list of strings, or `batch_size` is not positive.
         """
+        # An iterator is read once.
+        sentences = as_bytes("sentences", sentences)
         answers = self.answer_and_warn(sentences, "sentences", batch_size, verbose, jit_compile=jit_compile)
         self.warn_if_unended(sum(not answer["ended"] for answer in answers), len(answers))
         translations = [answer["translation"].decode("utf-8", "replace") for answer in answers]

@@ -110,7 +110,7 @@ def test_a_command_limits_an_answer(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"A dog\n")))
     with serving({}, STATES) as url:
         assert main(["ask", url, "--max-bytes", "10", "--retries", "0"])
-    assert "more than `max_bytes`, 10 bytes" in capsys.readouterr().err
+    assert "more than --max-bytes, 10 bytes" in capsys.readouterr().err
 
 
 def test_a_client_asks_for_no_compression_and_keeps_no_cookie():
