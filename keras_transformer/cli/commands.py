@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-from importlib.util import find_spec
 
 from keras_transformer.cli.exit_codes import DONE, SOME_FAILED
 from keras_transformer.cli.logs import progress
@@ -274,6 +273,7 @@ def _evaluate_labels(options):
     """Prints the scores of a classifier or a tagger, and draws them."""
     from keras_transformer import plots, serving
     from keras_transformer.files import replaced
+    from keras_transformer.plots.style import check_matplotlib
     from keras_transformer.runs.label_results import evaluate_labels, read_labels
 
     given = options_among(options, "source", "target", "pairs")
@@ -285,8 +285,8 @@ def _evaluate_labels(options):
     picture = getattr(options, "plot", None)
     if picture and (not picture.endswith((".png", ".pdf", ".svg")) or os.path.lexists(picture)):
         raise ValueError(f"`plot` must be a new file, .png, .pdf or .svg. Received: plot={picture!r}.")
-    if picture and not find_spec("matplotlib"):
-        raise ImportError("--plot needs matplotlib. Run `pip install matplotlib`.")
+    if picture:
+        check_matplotlib("--plot")
     servable = _load_servable(options, serving.load)
     rows = read_labels(servable, options.data, getattr(options, "columns", None))
     scores = evaluate_labels(servable, rows, options.batch_size, sys.stderr.isatty())

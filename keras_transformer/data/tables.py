@@ -36,9 +36,12 @@ def read_table(path, *columns):
             names = table.fieldnames or []
             rows = []
             for row in table:
-                rule = f"{path}, line {table.line_num}: a row must have no more columns than the first line"
-                rule += "." if tabs else ": a text with a comma needs quotes around it."
-                check(not any(row.pop(None, ())), rule, columns=list(row.values()))
+                if any(row.pop(None, ())):
+                    rule = (
+                        f"{path}, line {table.line_num}: a row must have no more columns than the first line"
+                    )
+                    rule += "." if tabs else ": a text with a comma needs quotes around it."
+                    check(False, rule, columns=list(row.values()))
                 rows.append(tuple((row.get(column) or "").strip() for column in columns))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"Cannot read {path}: {error}.") from None

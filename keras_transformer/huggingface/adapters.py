@@ -204,23 +204,22 @@ def head_keys(config, family, folder):
     if not names:
         return {}
     saved = {each.name.removeprefix(BEGINNING): each for each in tensors_of(folder / ADAPTER)}
-    scores, has_head = (
-        saved.get(f"{family.classes[names[0]].dense}.weight"),
-        config.get("architectures") == names,
-    )
+    scores = saved.get(f"{family.classes[names[0]].dense}.weight")
+    has_head = config.get("architectures") == names
     rule = f"{ADAPTER} must hold the head of its task, or the base model must have it."
     fits = has_head if scores is None else len(scores.shape) == 2
     check(fits, rule, task_type=task, architectures=config.get("architectures"))
     if scores is None:
         return {}
     count = scores.shape[0]
-    described = [read_if_there(folder, HEAD_CONFIG), config if has_head else {}]
-    fitting = [
-        each
-        for each in described
-        if isinstance(each.get("id2label"), dict) and len(each["id2label"]) == count
-    ]
-    keys = {key: next(iter(fitting), {}).get(key) for key in ("id2label", "problem_type")}
+
+    def names_labels(described):
+        labels = described.get("id2label")
+        return isinstance(labels, dict) and len(labels) == count
+
+    configs = read_if_there(folder, HEAD_CONFIG), config if has_head else {}
+    head = next(filter(names_labels, configs), {})
+    keys = {key: head.get(key) for key in ("id2label", "problem_type")}
     return {"architectures": names, "num_labels": count, **keys}
 
 

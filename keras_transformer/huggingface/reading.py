@@ -65,8 +65,11 @@ def with_labels(model, folder, kind, labels):
     new = family.with_labels(model, checkpoint.config, kind, labels)
     own = {id(weight) for weight in getattr(new.pooler, "weights", ())}
     tensors = {each.name: each for each in family.make_tensors(new) if own.issuperset(map(id, each.weights))}
-    names = {each: full_name(each.name, tensors, family.prefix, family.renamed) for each in checkpoint.stored}
-    stored = [each for each, name in names.items() if name in tensors]
+    stored = [
+        each
+        for each in checkpoint.stored
+        if full_name(each.name, tensors, family.prefix, family.renamed) in tensors
+    ]
     if len(stored) == len(tensors):
         fill_weights(list(tensors.values()), stored, family.prefix, renamed=family.renamed)
     return new

@@ -1,6 +1,7 @@
 """The look that all figures share, and figures that do without `pyplot`'s global state."""
 
 import functools
+import importlib.util
 import unicodedata
 import warnings
 
@@ -23,17 +24,20 @@ STYLE = {
 }
 
 
+def check_matplotlib(name):
+    """Raises `ImportError` where matplotlib, which `name` needs, is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ImportError(f"{name} needs matplotlib. Run `pip install matplotlib`.")
+
+
 def styled(function):
     """Runs a function that draws a figure in this style, whatever matplotlib's settings are."""
 
     @functools.wraps(function)
     def draw(*args, **kwargs):
-        try:
-            import matplotlib
-        except ImportError:
-            raise ImportError(
-                f"`plots.{function.__name__}` needs matplotlib. Run `pip install matplotlib`."
-            ) from None
+        check_matplotlib(f"`plots.{function.__name__}`")
+        import matplotlib
+
         with matplotlib.rc_context(STYLE), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing")  # `font_families` has warned
             figure = function(*args, **kwargs)

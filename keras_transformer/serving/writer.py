@@ -167,9 +167,9 @@ class FileWriter(Writer):
 
 
 def count_empty(sources, translations):
-    """Counts the empty translations, a list of str, of sources that are not blank, a list of str or of UTF-8 bytes."""
-    sources = (each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in sources)
-    return sum(not b.strip() and bool(a.strip()) for a, b in zip(sources, translations, strict=True))
+    """Counts the empty translations, a list of str, of sources that are not blank, a list of UTF-8 bytes."""
+    unwritten = [source for source, text in zip(sources, translations, strict=True) if not text.strip()]
+    return sum(bool(source.decode("utf-8", "replace").strip()) for source in unwritten)
 
 
 def warn_of_empty(empty, count):
