@@ -22,10 +22,6 @@ from keras_transformer.keras_internals import (
 # Attributes of a layer that its outputs do not depend on: its names, and how its weights began.
 NOT_COMPARED = re.compile(f"_?name|.*_initializer|_arguments|_made|saved_frozen|{WITHOUT_MEANING}")
 
-# Number of equal layers from which on a training step calls their function. A call takes as long as its operations with
-# six layers, 1 to 3 % longer with three or four, and far less time with 24.
-CALLED_IN_TRAINING = 6
-
 
 def caller_of(layers, x):
     """Returns a function that calls one layer of a stack: `call(layer, *args, **kwargs)`.
@@ -140,7 +136,7 @@ class _SharedCalls:
         ]
         key = rest.key(), len(args), *kwargs, *(x is None for x in (*masks, *operands)), *sizes
         if key not in self.functions:
-            self.functions[key] = _SharedCall(self.layers, rest, shapes, trains)
+            self.functions[key] = _SharedCall(self.layers[0], rest, shapes)
         return self.functions[key](layer, values, operands, tensors, masks)
 
 
@@ -148,17 +144,16 @@ class _SharedCall:
     """One function of the graph, in which a layer computes with given weights.
 
     Args:
-        layers: The layers. The first one is traced for all.
+        layer: The layer that is traced for all.
         rest: What its call takes besides tensors, a `_Rest`.
         shapes: What `ops.given_shape` returns for each of its tensors.
-        trains: Whether the graph trains.
     """
 
-    def __init__(self, layers, rest, shapes, trains):
-        self.layer, self.rest, self.shapes = layers[0], rest, shapes
-        # A model may be converted to another format, and converters know no calls: only a training and a search call.
-        calls = len(layers) >= CALLED_IN_TRAINING if trains else bool(held())
-        size = self.layer.count_params() if calls else None
+    def __init__(self, layer, rest, shapes):
+        self.layer, self.rest, self.shapes = layer, rest, shapes
+        # Only a search calls. A model may be converted to another format, and converters know no calls; a training step
+        # takes 3 % longer with calls.
+        size = self.layer.count_params() if held() else None
         self.function = native.shared_function(self._traced, size)
         # Tracing finds them: the rest of the outputs, which outputs have an implicit mask, which weights change.
         self.outputs, self.masked, self.changed = None, (), ()
