@@ -1,5 +1,6 @@
 """Adam and AdamW that update each weight in one pass, and Muon for the kernels of a Transformer."""
 
+import contextvars
 from types import SimpleNamespace
 
 import keras
@@ -11,6 +12,9 @@ from keras_transformer.keras_internals import adam_moments, weight_index
 
 # Number of Newton-Schulz steps of Muon.
 MOST_STEPS = 100
+
+# The scalars of the update at hand, by dtype: what `_scalars` returns. Replicas compute them for each weight.
+_SHARED = contextvars.ContextVar("shared")
 
 
 def unwrapped(optimizer):
@@ -32,7 +36,18 @@ class _OwnAverage:
             weight.assign(ops.copy(weight))
 
 
-class _OnePass(_OwnAverage):
+class _SharedScalars(_OwnAverage):
+    """Computes the scalars of an update once for all weights of a dtype: a deep model is traced in less time."""
+
+    def apply(self, grads, trainable_variables=None):
+        token = _SHARED.set({})
+        try:
+            super().apply(grads, trainable_variables)
+        finally:
+            _SHARED.reset(token)
+
+
+class _OnePass(_SharedScalars):
     """Replaces Keras's update, which reads each weight about ten times, by TensorFlow's single operation."""
 
     def update_step(self, gradient, variable, learning_rate):
@@ -48,19 +63,19 @@ def _updates(optimizer, variable, moments, gradient, learning_rate, betas):
     update = native.adam_in_one_pass()
     if update is None:
         return False
-    step = ops.cast(optimizer.iterations + 1, variable.dtype)
-    update(
-        variable,
-        *moments,
-        gradient,
-        lr=learning_rate,
-        beta1=betas[0],
-        beta2=betas[1],
-        beta1_power=betas[0] ** step,
-        beta2_power=betas[1] ** step,
-        epsilon=optimizer.epsilon,
-    )
+    shared = _SHARED.get({})
+    if variable.dtype not in shared:
+        shared[variable.dtype] = _scalars(optimizer, variable.dtype, betas)
+    update(variable, *moments, gradient, lr=learning_rate, **shared[variable.dtype])
     return True
+
+
+def _scalars(optimizer, dtype, betas):
+    """Returns the tensors that all weights of a dtype are updated with, under the names of TensorFlow's operation."""
+    beta1, beta2, epsilon = (ops.convert_to_tensor(x, dtype) for x in (*betas, optimizer.epsilon))
+    step = ops.cast(optimizer.iterations + 1, dtype)
+    powers = {"beta1_power": beta1**step, "beta2_power": beta2**step}
+    return {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, **powers}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -108,7 +123,7 @@ class AdamW(_OnePass, keras.optimizers.AdamW):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Muon(_OwnAverage, keras.optimizers.Muon):
+class Muon(_SharedScalars, keras.optimizers.Muon):
     """`keras.optimizers.Muon` for Transformers: the kernels of attention are matrices too.
 
     Muon (Jordan et al., 2024, "Muon: An optimizer for hidden layers in neural networks") makes the momentum of each

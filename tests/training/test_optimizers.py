@@ -190,6 +190,36 @@ def test_one_operation_a_weight_and_rows_of_an_embedding():
     assert changed.tolist() == [False, True, False, False, True, False]
 
 
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}], ids=["plain", "accumulated"])
+@pytest.mark.parametrize("kind", [Adam, AdamW, Muon])
+def test_scalars_are_traced_once_for_all_weights_of_a_dtype(kind, options):
+    import tensorflow as tf
+
+    def weights():
+        shapes = [(5, "float32"), (3, "float32"), (2, "float64")]
+        return [keras.Variable(np.ones(size), dtype=dtype, name=f"w{size}") for size, dtype in shapes]
+
+    def step(optimizer, weights):
+        optimizer.apply([ops.cast(ops.arange(1, w.shape[0] + 1), w.dtype) for w in weights], weights)
+
+    traced, alone = weights(), weights()
+    optimizer = kind(0.1, **options)
+    optimizer.build(traced)
+    in_graph = tf.function(lambda: step(optimizer, traced), autograph=False)
+    graph = in_graph.get_concrete_function().graph.as_graph_def()
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    # Two powers of the betas, for each of the two dtypes.
+    assert [node.op for node in nodes].count("Pow") == 4
+    optimizers = [kind(0.1, **options) for _ in alone]
+    for _ in range(4):
+        in_graph()
+        for one, weight in zip(optimizers, alone, strict=True):
+            step(one, [weight])
+    for one, other in zip(traced, alone, strict=True):
+        np.testing.assert_allclose(as_numpy(one), as_numpy(other), rtol=1e-6)
+
+
 @pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
 def test_float64_weights_take_float64_betas():
     weight, mean, square = keras.Variable([1.0, 2.0], dtype="float64"), np.zeros(2), np.zeros(2)
