@@ -371,6 +371,12 @@ absl::Status Serve(int count, char** arguments) {
   TF_RETURN_IF_ERROR(ReadModelConfig(arguments[1], &options.session.config));
   SavedModelBundle bundle;
   TF_RETURN_IF_ERROR(LoadSavedModel(options.session, RunOptions(), arguments[1], {"serve"}, &bundle));
+  {
+    // TensorFlow Serving keeps the signatures alone: --remove_unused_fields_from_bundle_metagraph is true by default.
+    MetaGraphDef whole;
+    bundle.meta_graph_def.Swap(&whole);
+    bundle.meta_graph_def.mutable_signature_def()->swap(*whole.mutable_signature_def());
+  }
   std::shared_ptr<Scheduler> scheduler;
   TF_RETURN_IF_ERROR(Scheduler::Create(options.scheduler, &scheduler));
   std::map<std::string, std::unique_ptr<BatchedSignature>> signatures;

@@ -108,6 +108,8 @@ def _pod(server):
         "name": "server",
         "image": server.image,
         "args": [*command(server), *options],
+        # glibc keeps freed memory in up to eight arenas for each core of the node (benchmarks/serving.md).
+        "env": [{"name": "MALLOC_ARENA_MAX", "value": str(cpus)}],
         "ports": [{"name": "grpc", "containerPort": 8500}, {"name": "rest", "containerPort": 8501}],
         "resources": {"requests": resources, "limits": resources},
         # The warm-up may take ten minutes.
