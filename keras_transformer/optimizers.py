@@ -13,7 +13,7 @@ from keras_transformer.keras_internals import adam_moments, weight_index
 # Number of Newton-Schulz steps of Muon.
 MOST_STEPS = 100
 
-# The scalars of the update at hand, by dtype: what `_scalars` returns. Replicas compute them for each weight.
+# What `_scalars` returned for weights of the update at hand. Replicas compute it for each weight.
 _SHARED = contextvars.ContextVar("shared")
 
 
@@ -63,16 +63,19 @@ def _updates(optimizer, variable, moments, gradient, learning_rate, betas):
     update = native.adam_in_one_pass()
     if update is None:
         return False
-    shared = _SHARED.get({})
-    if variable.dtype not in shared:
-        shared[variable.dtype] = _scalars(optimizer, variable.dtype, betas)
-    update(variable, *moments, gradient, lr=learning_rate, **shared[variable.dtype])
+    shared, settings = _SHARED.get({}), (*betas, optimizer.epsilon)
+    # A subclass may set them for each weight, or update a weight in a branch of a condition, a graph of its own.
+    key = native.open_graph(), optimizer, variable.dtype, *map(id, settings)
+    if key not in shared:
+        # The settings are kept, so that no other object gets their ids.
+        shared[key] = settings, _scalars(optimizer, variable.dtype, *settings)
+    update(variable, *moments, gradient, lr=learning_rate, **shared[key][1])
     return True
 
 
-def _scalars(optimizer, dtype, betas):
+def _scalars(optimizer, dtype, *settings):
     """Returns the tensors that all weights of a dtype are updated with, under the names of TensorFlow's operation."""
-    beta1, beta2, epsilon = (ops.convert_to_tensor(x, dtype) for x in (*betas, optimizer.epsilon))
+    beta1, beta2, epsilon = (ops.convert_to_tensor(x, dtype) for x in settings)
     step = ops.cast(optimizer.iterations + 1, dtype)
     powers = {"beta1_power": beta1**step, "beta2_power": beta2**step}
     return {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, **powers}

@@ -51,9 +51,14 @@ executing_eagerly = tf.executing_eagerly
 Traced = SymbolicTensor
 
 
+def open_graph():
+    """Returns the graph that is being made; outside of one, TensorFlow's default graph."""
+    return tf.compat.v1.get_default_graph()
+
+
 def is_of_open_graph(x):
     """Returns whether a `Traced` is of the graph that is being made, which does not know its whole shape."""
-    is_here = x.graph is tf.compat.v1.get_default_graph()
+    is_here = x.graph is open_graph()
     return is_here and x.shape.rank is not None and None in tuple(x.shape)
 
 
@@ -70,9 +75,7 @@ def has_accelerator():
 def in_xla():
     """Returns whether XLA runs the code at hand."""
     # The second is a function of the user, `tf.function(jit_compile=True)`, or Keras's of `compile(jit_compile=True)`.
-    return _XLA.get() or (
-        not tf.executing_eagerly() and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
-    )
+    return _XLA.get() or (not tf.executing_eagerly() and GraphOrParentsInXlaContext(open_graph()))
 
 
 def makes_inference_graph():
@@ -163,14 +166,14 @@ def _with_any_length(x):
 def shared_function(function, size):
     """Makes a function of the graph at hand, which is traced for its first call and used for all that are like it.
 
-    TensorFlow optimizes a function that is called once. A call takes 50 microseconds, which a loop over tokens feels
-    where a layer is small: there TensorFlow puts the operations in the place of the call.
+    Where calls stay in the graph, TensorFlow optimizes the function once for all of them. A call takes 50 microseconds.
+    A loop over tokens feels that where a layer is small: there TensorFlow puts the operations in the place of the call.
 
     Args:
         function: Function of nests of tensors.
         size: Number of the weights among its arguments; None where no call may be left in the graph.
     """
-    in_loop = in_while_loop_defun(tf.compat.v1.get_default_graph())
+    in_loop = in_while_loop_defun(open_graph())
     inline = size is None or (in_loop and size < CALLED_FROM)
     # A partial has no code object: see `compiled`.
     attributes = {} if inline else {"_noinline": True}

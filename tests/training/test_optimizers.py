@@ -220,6 +220,43 @@ def test_scalars_are_traced_once_for_all_weights_of_a_dtype(kind, options):
         np.testing.assert_allclose(as_numpy(one), as_numpy(other), rtol=1e-6)
 
 
+def test_a_subclass_may_update_each_weight_with_other_betas():
+    def update_step(self, gradient, variable, learning_rate):
+        self.beta_2 = 0.5 if variable.shape[0] == 5 else 0.9
+        super(type(self), self).update_step(gradient, variable, learning_rate)
+
+    found, expected = (
+        trained(type("Other", (kind,), {"update_step": update_step})(0.1))
+        for kind in (Adam, keras.optimizers.Adam)
+    )
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=4e-5, atol=4e-6)
+
+
+@pytest.mark.tensorflow
+def test_a_subclass_may_leave_a_weight_out_in_a_condition():
+    import tensorflow as tf
+
+    class Finite(Adam):
+        def update_step(self, gradient, variable, learning_rate):
+            def update():
+                super(Finite, self).update_step(gradient, variable, learning_rate)
+
+            ops.cond(ops.all(ops.isfinite(gradient)), update, lambda: None)
+
+    weights = [keras.Variable(np.ones(size, "float32")) for size in (2, 3, 5)]
+    optimizer = Finite(0.1)
+    optimizer.build(weights)
+
+    @tf.function(autograph=False)
+    def step(*gradients):
+        optimizer.apply(gradients, weights)
+
+    step(tf.ones(2), tf.fill(3, float("nan")), tf.ones(5))
+    for weight, expected in zip(weights, (0.9, 1.0, 0.9), strict=True):
+        np.testing.assert_allclose(as_numpy(weight), expected, rtol=1e-5)
+
+
 @pytest.mark.tensorflow  # JAX computes in float32 unless it is told otherwise at its start
 def test_float64_weights_take_float64_betas():
     weight, mean, square = keras.Variable([1.0, 2.0], dtype="float64"), np.zeros(2), np.zeros(2)
