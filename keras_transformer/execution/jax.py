@@ -21,6 +21,9 @@ Traced = () if jax is None else DynamicJaxprTracer
 # XLA derives gradients that are as fast, and that can themselves be differentiated, forwards too (`jax.jvp`).
 GAINS_BY_WRITTEN_GRADIENTS = False
 
+# Whether XLA compiles a training step of shared functions once.
+SHARES_IN_XLA = True
+
 
 def executing_eagerly():
     """Returns whether no graph is being made: on JAX any computation may be traced."""

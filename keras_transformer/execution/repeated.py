@@ -29,14 +29,16 @@ def caller_of(layers, x):
     While a graph is made, equal layers share one function of the graph, which takes their weights and random states as
     arguments. So a stack of 24 layers is traced and differentiated as one layer. Layers that differ in more than names
     and values of weights are called as they are, and so are layers with int8 weights or with a layer or a function of a
-    user, and all layers where a step has several replicas.
+    user, and all layers where a step has several replicas or is compiled by XLA outside of a search.
 
     Args:
         layers: List of built layers.
         x: The tensor that the first layer is called with.
     """
     calls = {}
-    for group in _groups(layers) if isinstance(x, native.Traced) and not native.in_replicas() else ():
+    shares = isinstance(x, native.Traced) and not native.in_replicas()
+    shares = shares and (held() or native.SHARES_IN_XLA or not native.in_xla())
+    for group in _groups(layers) if shares else ():
         shared = _SharedCalls(group)
         calls |= {id(layer): functools.partial(shared, layer) for layer in group}
 

@@ -45,6 +45,9 @@ without_gradient = _WITHOUT_GRADIENT.get
 # TensorFlow keeps fewer tensors and computes fewer passes where a gradient is written out.
 GAINS_BY_WRITTEN_GRADIENTS = True
 
+# Whether XLA compiles a training step of shared functions once. Here it would compile every step anew.
+SHARES_IN_XLA = False
+
 executing_eagerly = tf.executing_eagerly
 
 # The class of a tensor of a graph that is being made.

@@ -95,6 +95,18 @@ def test_a_training_step_leaves_no_call(monkeypatch):
     assert sizes == [None]
 
 
+@pytest.mark.tensorflow  # JAX compiles a step of shared functions once
+def test_a_training_step_in_xla_shares_no_function(calls):
+    """With shared functions XLA compiled every step anew, which took seconds each."""
+    stack, (x, *_) = built("encoder")
+    inputs = keras.Input(x.shape[1:])
+    model = keras.Model(inputs, stack(inputs))
+    model.compile("sgd", "mse", jit_compile=True)
+    calls.clear()
+    model.train_on_batch(x, x)
+    assert len(set(calls)) == len(stack.layers)
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", STACKS)
 def test_a_training_step_is_the_same(name, monkeypatch):
