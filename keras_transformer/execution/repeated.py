@@ -36,9 +36,7 @@ def caller_of(layers, x):
         x: The tensor that the first layer is called with.
     """
     calls = {}
-    shares = isinstance(x, native.Traced) and not native.in_replicas()
-    shares = shares and (held() or native.SHARES_IN_XLA or not native.in_xla())
-    for group in _groups(layers) if shares else ():
+    for group in _groups(layers) if _shares(x) else ():
         shared = _SharedCalls(group)
         calls |= {id(layer): functools.partial(shared, layer) for layer in group}
 
@@ -46,6 +44,13 @@ def caller_of(layers, x):
         return calls.get(id(layer), layer)(*args, **kwargs)
 
     return call
+
+
+def _shares(x):
+    """Returns whether layers that are called with `x` may share a function."""
+    if not isinstance(x, native.Traced) or native.in_replicas():
+        return False
+    return bool(held()) or native.SHARES_IN_XLA or not native.in_xla()
 
 
 def _groups(layers):

@@ -411,7 +411,7 @@ def _int8_node(rows, kernel, bias, reach, transposed, constant):
 
     # The kernel's range is from 0 to `reach`; oneDNN reads the larger absolute value.
     zeros = tf.zeros(reach.shape) if reach.shape.is_fully_defined() else tf.zeros_like(reach)
-    operation = tf.compat.v1.get_default_graph().create_op(
+    operation = open_graph().create_op(
         "_QuantizedMatMul",
         [
             rows,
