@@ -13,7 +13,6 @@ from keras_transformer.decoding.hypotheses import (
     Beams,
     Hypotheses,
     Strategy,
-    select,
     top_k,
 )
 from keras_transformer.execution import ops
@@ -109,7 +108,7 @@ class Beam(Strategy):
         # A row can end before the first step: its prompt has an end, or its limit leaves no room.
         ended = ops.logical_and(ops.arange(self.n_best, dtype="int32") == 0, beams.finished[:, :1])
         ranks = ops.where(ended, beams.scores[:, :1] / self.divisor(beams.lengths[:, :1]), NEVER)
-        tokens, lengths, scores, _ = select(beams, ops.zeros_like(ended, "int32"))
+        tokens, lengths, scores, _ = ops.take_by_row(beams, ops.zeros_like(ended, "int32"))
         tokens = ops.where(ended[..., None], tokens, search.pad_id)
         return sums, Finished(tokens, ops.where(ended, lengths, 0), ops.where(ended, scores, NEVER), ranks)
 
@@ -149,9 +148,9 @@ class Beam(Strategy):
         possible, broken = sums > NEVER, ops.isnan(sums)
         if prediction.allowed_normalizer is None:
             # Without penalties the sums are the model's.
-            scores, written = sums, select(beams.tokens, parents)
+            scores, written = sums, ops.take_by_row(beams.tokens, parents)
         else:
-            scores, written = select((beams.scores, beams.tokens), parents)
+            scores, written = ops.take_by_row((beams.scores, beams.tokens), parents)
             scores = scores + prediction.log_probs(tokens, parents)
         # All open hypotheses of a row have one length, and the first is open where any is.
         lengths = beams.lengths[:, :1] + ops.cast(possible[:, :1], "int32")
@@ -170,7 +169,7 @@ class Beam(Strategy):
         order = -ops.arange(goes_on.shape[1], dtype="float32")
         order, chosen = top_k(ops.where(goes_on, order, NEVER), self.width)
         is_open = order > NEVER
-        (sums, parents, tokens), scores, lengths, written = select(
+        (sums, parents, tokens), scores, lengths, written = ops.take_by_row(
             (candidates, scores, lengths, written), chosen
         )
         beams = Beams(written, lengths, scores, ops.logical_not(is_open))
@@ -192,10 +191,10 @@ class Beam(Strategy):
         each = likeliest.shape[-1]
         likeliest = ops.reshape(likeliest, (-1, width, each)) + offset[..., None]
         sums, places = top_k(ops.reshape(likeliest, (-1, width * each)), count)
-        parents, tokens = places // each, select(ops.reshape(tokens, (-1, width * each)), places)
+        parents, tokens = places // each, ops.take_by_row(ops.reshape(tokens, (-1, width * each)), places)
         if price is not None:
             allowed = ops.reshape(prediction.allowed, (-1, width * vocab_size))
-            sums = select(allowed, parents * vocab_size + tokens) + select(offset, parents)
+            sums = ops.take_by_row(allowed, parents * vocab_size + tokens) + ops.take_by_row(offset, parents)
         return sums, parents, tokens
 
     def can_win(self, opened, finished, search):
@@ -221,4 +220,4 @@ def joined(nests):
 def best(finished, count):
     """Returns the `count` best hypotheses of several `Finished`; of equal ranks, the earlier first."""
     every = joined(finished)
-    return select(every, top_k(every.ranks, count)[1])
+    return ops.take_by_row(every, top_k(every.ranks, count)[1])

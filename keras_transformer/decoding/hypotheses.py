@@ -191,30 +191,8 @@ class Prediction(NamedTuple):
             parents = ops.broadcast_to(ops.arange(width, dtype="int32"), ops.shape(tokens))
         shape = (-1, width * vocab_size)
         flat = ops.reshape(self.logits, shape), ops.reshape(self.allowed, shape)
-        logits, allowed = select(flat, parents * vocab_size + tokens)
-        return ops.where(ops.equal(allowed, NEVER), NEVER, logits - select(self.normalizer, parents))
-
-
-def select(nest, indices):
-    """Takes `x[row, indices[row]]` for each row, from each tensor of a nest.
-
-    Args:
-        nest: Tensors `(batch, n, ...)`, all with the same `n`.
-        indices: int32 `(batch, m)`, each at least 0 and below `n`.
-
-    Returns:
-        The nest with tensors `(batch, m, ...)`.
-    """
-    n = ops.shape(keras.tree.flatten(nest)[0])[1]
-    batch_size, m = ops.shape(indices)
-    flat = ops.reshape(indices + ops.arange(batch_size, dtype="int32")[:, None] * n, (-1,))
-
-    def taken(x):
-        rest = ops.shape(x)[2:]
-        rows = ops.take(ops.reshape(x, (-1, *rest)), flat, axis=0)
-        return ops.reshape(rows, (batch_size, m, *rest))
-
-    return keras.tree.map_structure(taken, nest)
+        logits, allowed = ops.take_by_row(flat, parents * vocab_size + tokens)
+        return ops.where(ops.equal(allowed, NEVER), NEVER, logits - ops.take_by_row(self.normalizer, parents))
 
 
 def top_k(x, k):
@@ -244,9 +222,9 @@ def top_k(x, k):
     best = ops.cast(ops.top_k(ops.max(chunks, axis=-1), k)[1], "int32")
     # Of equal values the lowest index comes first.
     best = ops.sort(best, axis=-1)
-    values, inside = ops.top_k(ops.reshape(select(chunks, best), (-1, k * chunk)), k)
+    values, inside = ops.top_k(ops.reshape(ops.take_by_row(chunks, best), (-1, k * chunk)), k)
     inside = ops.cast(inside, "int32")
-    indices = select(best, inside // chunk) * chunk + inside % chunk
+    indices = ops.take_by_row(best, inside // chunk) * chunk + inside % chunk
     return values, ops.minimum(indices, size - 1) if size % chunk else indices
 
 
@@ -366,7 +344,11 @@ class Strategy(RowFields):
         tokens = ops.where(found[..., None], beams.tokens, search.pad_id)
         lengths = ops.where(found, beams.lengths, 0)
         hypotheses = hypotheses_of((tokens, lengths, beams.scores, *further))
-        return hypotheses if self.width == 1 else select(hypotheses, top_k(beams.scores, self.n_best)[1])
+        return (
+            hypotheses
+            if self.width == 1
+            else ops.take_by_row(hypotheses, top_k(beams.scores, self.n_best)[1])
+        )
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

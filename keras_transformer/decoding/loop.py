@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_transformer.checks import check, check_known_ids, check_positive, known_values
 from keras_transformer.decoding.constraints import Constraint, MaxLength, MinLength
-from keras_transformer.decoding.hypotheses import NEVER, Beams, Prediction, one_of, select
+from keras_transformer.decoding.hypotheses import NEVER, Beams, Prediction, one_of
 from keras_transformer.execution import ops
 from keras_transformer.execution.inference import run_growing
 
@@ -36,7 +36,7 @@ class _FixedCache(NamedTuple):
     steps = 2**29
 
     def reordered(self, parents):
-        return _FixedCache(select(self.nest, parents)) if keras.tree.flatten(self.nest) else self
+        return _FixedCache(ops.take_by_row(self.nest, parents)) if keras.tree.flatten(self.nest) else self
 
     def grown(self, steps):
         return self
@@ -116,7 +116,7 @@ def decode(step, cache, strategy, prompt, search, *, target_len=None, starts=Non
             check_known_ids(logits.shape[-1], pad_id, prompt=ids[:, 1:])
         beams = _after_prompt(prompt, starts, logits[:, 0], target_len, search)
     shape = (batch_size, strategy.width)
-    beams = select(beams, ops.zeros(shape, "int32"))
+    beams = ops.take_by_row(beams, ops.zeros(shape, "int32"))
     state = _State(
         index=ops.cast(prompt_len - 1, "int32"),
         last=ops.broadcast_to(prompt[:, -1:], shape),
@@ -188,7 +188,7 @@ def _after_prompt(prompt, starts, logits, target_len, search):
     log_probs = log_probs - ops.logsumexp(logits, axis=-1)
     lengths = prompt_len - 1 - starts
     slots = ops.arange(target_len, dtype="int32")[None]
-    tokens = select(prompt, ops.minimum(slots + 1 + starts[:, None], prompt_len - 1))
+    tokens = ops.take_by_row(prompt, ops.minimum(slots + 1 + starts[:, None], prompt_len - 1))
     ended = ops.logical_and(one_of(prompt[:, -1], search.eos_ids), lengths > 0)
     return Beams(
         ops.where(slots < lengths[:, None], tokens, search.pad_id)[:, None],

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_transformer.checks import check, known_values
 from keras_transformer.decoding.beam import Beam, Finished, Open, best
-from keras_transformer.decoding.hypotheses import NEVER, Beams, mask_of, one_of, select, top_k
+from keras_transformer.decoding.hypotheses import NEVER, Beams, mask_of, one_of, top_k
 from keras_transformer.execution import ops
 from keras_transformer.masks import lengths_of
 
@@ -157,7 +157,7 @@ class PhraseBeam(Beam):
         broken = ops.isnan(candidates.sums)
         candidates = candidates._replace(sums=ops.where(broken, math.inf, candidates.sums))
         places = ops.cast(ops.argsort(-candidates.sums, axis=1), "int32")
-        candidates = _Candidates(*select(tuple(candidates), places))
+        candidates = _Candidates(*ops.take_by_row(tuple(candidates), places))
         bank = ops.max(candidates.needed, axis=1, keepdims=True) - candidates.needed
         possible = candidates.sums > NEVER
         # All open hypotheses of a row have one length, and the first is open where any is.
@@ -173,7 +173,7 @@ class PhraseBeam(Beam):
         order = _turns(bank, goes_on, self._banks)
         order, chosen = ops.top_k(ops.where(goes_on, -order, NEVER), self.width)
         is_open = order > NEVER
-        candidates = _Candidates(*select(tuple(candidates), ops.cast(chosen, "int32")))
+        candidates = _Candidates(*ops.take_by_row(tuple(candidates), ops.cast(chosen, "int32")))
         extended = _extended(candidates, lengths, beams, prediction)
         opened = Open(
             extended._replace(finished=ops.logical_not(is_open)),
@@ -233,7 +233,9 @@ class PhraseBeam(Beam):
             """Returns the log probability of each token `(batch, width, n)`, flat, and the hypothesis it follows."""
             parents = ops.broadcast_to(ops.arange(width, dtype="int32")[:, None], ops.shape(tokens))
             tokens, parents = (ops.reshape(x, (batch_size, -1)) for x in (tokens, parents))
-            return select(allowed, parents * vocab_size + tokens) + select(offset, parents), parents
+            return ops.take_by_row(allowed, parents * vocab_size + tokens) + ops.take_by_row(
+                offset, parents
+            ), parents
 
         each = min(min(MOST_LIKELY, self.width) + len(search.eos_ids), vocab_size)
         likeliest = top_k(ops.reshape(prediction.allowed, (-1, vocab_size)), each)[1]
@@ -256,7 +258,7 @@ class PhraseBeam(Beam):
         )
         room = search.limits[:, None] - beams.lengths[:, :1] - 1
         fits = needed <= ops.where(one_of(tokens, search.eos_ids), 0, room)
-        sums = ops.where(ops.logical_and(usable, fits), select(sums, parents) + added, NEVER)
+        sums = ops.where(ops.logical_and(usable, fits), ops.take_by_row(sums, parents) + added, NEVER)
         met = ops.reshape(met, (batch_size, -1, ops.shape(self.phrases)[1]))
         return _Candidates(tokens, parents, sums, met, needed, rest, completes), best_log_probs
 
@@ -295,7 +297,7 @@ class PhraseBeam(Beam):
     def _with_ended(self, candidates, ended, lengths, beams, prediction, finished):
         """Returns `Finished` with the hypotheses that end, bool `(batch, n)`."""
         order, chosen = ops.top_k(ops.where(ended, candidates.sums, NEVER), self.width)
-        candidates = _Candidates(*select(tuple(candidates), ops.cast(chosen, "int32")))
+        candidates = _Candidates(*ops.take_by_row(tuple(candidates), ops.cast(chosen, "int32")))
         extended = _extended(candidates, lengths, beams, prediction)
         ranks = ops.where(order > NEVER, order / self.divisor(extended.lengths), NEVER)
         new = Finished(extended.tokens, extended.lengths, extended.scores, ranks)
@@ -405,7 +407,7 @@ def _turns(bank, goes_on, banks):
 
 def _extended(candidates, lengths, beams, prediction):
     """Returns the `Beams` of candidates, whose new lengths are int32 `(batch, 1)`."""
-    scores, written = select((beams.scores, beams.tokens), candidates.parents)
+    scores, written = ops.take_by_row((beams.scores, beams.tokens), candidates.parents)
     slots = ops.arange(ops.shape(written)[-1], dtype="int32")
     written = ops.where(ops.equal(slots, lengths[..., None] - 1), candidates.tokens[..., None], written)
     scores = scores + prediction.log_probs(candidates.tokens, candidates.parents)

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from keras_transformer.checks import check, check_count, check_range
-from keras_transformer.decoding.hypotheses import MOST_RESULTS, NEVER, Strategy, select, top_k
+from keras_transformer.decoding.hypotheses import MOST_RESULTS, NEVER, Strategy, top_k
 from keras_transformer.execution import ops
 
 LARGEST_SEED = 2**31 - 1
@@ -208,7 +208,7 @@ class Sample(Strategy):
         logits = ops.where(logits > NEVER, (logits - highest) / temperature, NEVER)
         ids, logits = self._kept(logits, cuts)
         drawn = _draw(logits, uniform)
-        return drawn if ids is None else select(ids, drawn)
+        return drawn if ids is None else ops.take_by_row(ids, drawn)
 
     def _kept(self, logits, cuts):
         """Applies the cuts to logits `(rows, vocab_size)`.

@@ -3,7 +3,7 @@
 Any other name is that of `keras.ops`. `split` takes sizes, where Keras takes indices. `matmul` takes `transpose_y` as
 well; `minimum` and `maximum` of a tensor of ints and an int are ints; `mean`, `sin`, `cos` and `tanh` of float64 are
 float64 on JAX too. Additions are `of_shape`, `masked_softmax`, `zero_unless`, `update_rows`, `custom_gradient`,
-`written_gradient` and `at_least_float32`.
+`written_gradient`, `take_by_row` and `at_least_float32`.
 """
 
 import keras
@@ -119,6 +119,28 @@ def _has_shape(x, shape):
     return len(sizes) == len(shape) and not [
         size for size, own in zip(shape, sizes, strict=True) if size not in (-1, own)
     ]
+
+
+def take_by_row(nest, indices):
+    """Takes `x[row, indices[row]]` for each row, from each tensor of a nest.
+
+    Args:
+        nest: Tensors `(batch, n, ...)`, all with the same `n`.
+        indices: int32 `(batch, m)`, each at least 0 and below `n`.
+
+    Returns:
+        The nest with tensors `(batch, m, ...)`.
+    """
+    n = ops.shape(keras.tree.flatten(nest)[0])[1]
+    batch_size, m = ops.shape(indices)
+    flat = reshape(indices + ops.arange(batch_size, dtype="int32")[:, None] * n, (-1,))
+
+    def taken(x):
+        rest = ops.shape(x)[2:]
+        rows = ops.take(reshape(x, (-1, *rest)), flat, axis=0)
+        return reshape(rows, (batch_size, m, *rest))
+
+    return keras.tree.map_structure(taken, nest)
 
 
 def transpose(x, axes):

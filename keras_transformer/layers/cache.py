@@ -230,7 +230,7 @@ class TreeCache(NamedTuple):
     def reordered(self, parents):
         """Returns the cache after hypotheses changed places: each takes the branch of its parent, int32
         `(batch, width)`."""
-        return self._replace(ancestors=ops.take_along_axis(self.ancestors, parents[..., None], axis=1))
+        return self._replace(ancestors=ops.take_by_row(self.ancestors, parents))
 
     def grown(self, steps):
         """Returns a copy of the cache with room for `steps` steps."""

@@ -359,7 +359,7 @@ def _with_columns(hypotheses, count, pad_id):
 
     def fitted(name, x):
         # Lengths and scores have no columns.
-        if len(x.shape) == 2:
+        if len(x.shape) == 2 or x.shape[2] == count:
             return x
         missing = ((0, 0), (0, 0), (0, max(0, count - x.shape[2])), *[(0, 0)] * (len(x.shape) - 3))
         return ops.pad(x[:, :, :count], missing, constant_values=pad_id if name == "tokens" else 0)
