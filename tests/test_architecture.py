@@ -155,7 +155,7 @@ def test_upward_imports_are_seen(part, line, wrong):
 
 def backends(file, tree):
     """Yields each import of TensorFlow, JAX and PyTorch, but for the files of a backend in `execution`."""
-    own = re.fullmatch(r"execution/(tensorflow|jax)(_training)?\.py", name_of(file))
+    own = re.fullmatch(r"execution/(tensorflow|jax)(_training|_calls)?\.py", name_of(file))
     for node, module in imports(tree):
         library = module.split(".")[0]
         if library in ("tensorflow", "tensorflow_text", "jax", "torch") and library != (own and own[1]):

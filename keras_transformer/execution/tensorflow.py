@@ -18,8 +18,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import kernels
 from tensorflow.python.framework.ops import SymbolicTensor
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-from tensorflow.python.ops.control_flow_util_v2 import in_while_loop_defun
 
+from keras_transformer.execution.tensorflow_calls import shared_function  # noqa: F401 (a name of `native`)
 from keras_transformer.execution.tensorflow_training import (  # noqa: F401 (names of `native`)
     adam_in_one_pass,
     gradient_of,
@@ -31,9 +31,6 @@ from keras_transformer.execution.tensorflow_training import (  # noqa: F401 (nam
 
 # Bytes of an int8 kernel from which on its products share a copy. The call of a function takes 30 microseconds.
 COPIED_ONCE = 2**22
-
-# Number of weights of a layer from which on each step of a loop calls a function that equal layers share.
-CALLED_FROM = 2**25
 
 # Facts about the graph that is being made: whether `compiled` traces it for XLA, whether nobody takes a gradient of it,
 # and whether int8 weights keep their values as long as it exists.
@@ -164,23 +161,6 @@ def compiled(function, model, jit_compile, differentiable=False, lengths=()):
 def _with_any_length(x):
     """Returns the kind of a tensor `(batch, length, ...)`, which says nothing of its length."""
     return tf.TensorSpec((x.shape[0], None, *x.shape[2:]), x.dtype)
-
-
-def shared_function(function, size):
-    """Makes a function of the graph at hand, which is traced for its first call and used for all that are like it.
-
-    Where calls stay in the graph, TensorFlow optimizes the function once for all of them. A call takes 50 microseconds.
-    A loop over tokens feels that where a layer is small: there TensorFlow puts the operations in the place of the call.
-
-    Args:
-        function: Function of nests of tensors.
-        size: Number of the weights among its arguments; None where no call may be left in the graph.
-    """
-    in_loop = in_while_loop_defun(open_graph())
-    inline = size is None or (in_loop and size < CALLED_FROM)
-    # A partial has no code object: see `compiled`.
-    attributes = {} if inline else {"_noinline": True}
-    return tf.function(functools.partial(function), autograph=False, experimental_attributes=attributes)
 
 
 @contextlib.contextmanager

@@ -274,6 +274,32 @@ def test_layers_of_wide_heads_share_the_functions_of_a_search(monkeypatch):
     assert len(made) == 2, "one function for the prompt, and one for a step"
 
 
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("name", ["decoder", "rotary"])
+def test_a_loop_has_the_operations_in_the_place_of_calls(name):
+    """So TensorFlow computes once what layers compute alike, such as their masks."""
+    import tensorflow as tf
+
+    stack, (x, *memory) = built(name)
+
+    def call_twice(x, *memory):
+        def body(i, x):
+            return i + 1, stack(x, *memory, padding_mask=MASK)
+
+        with inference(stack):
+            return tf.while_loop(lambda i, _: i < 2, body, (0, x))[1]
+
+    function = tf.function(call_twice, autograph=False).get_concrete_function(x, *memory)
+    expected = stack(stack(x, *memory, padding_mask=MASK), *memory, padding_mask=MASK)
+    assert_close(function(x, *memory), expected)
+    bodies = [
+        each for each in function.graph.as_graph_def().library.function if "body" in each.signature.name
+    ]
+    operations = [node.op for each in bodies for node in each.node_def]
+    assert "MatMul" in operations
+    assert not [operation for operation in operations if "Call" in operation]
+
+
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_replicas_compute_with_the_weights_of_each_layer():
