@@ -47,8 +47,8 @@ def model_of(folder):
 
 
 FILES = [
-    *("models.config", "batching.config", "monitoring.config", "docker-compose.yml", "docker-compose.gpu.yml"),
-    *("kubernetes.yml", "prometheus.yml", "alerts.yml", "dashboard.json"),
+    *("models.config", "batching.config", "batching.pod.config", "monitoring.config", "docker-compose.yml"),
+    *("docker-compose.gpu.yml", "kubernetes.yml", "prometheus.yml", "alerts.yml", "dashboard.json"),
 ]  # fmt: skip
 
 
@@ -169,6 +169,15 @@ def test_memory_follows_from_the_size_of_the_model(base, precision, memory):
         file.truncate(3 * 2**30 - 2**20)  # without a byte on the disk
     write_server_files(base, stable=1)
     assert resources_of(base)["limits"]["memory"] == memory
+
+
+def test_a_pod_computes_few_batches_at_once(base):
+    """By default as many as the node has cores, and each takes memory."""
+    write_server_files(base, stable=1)
+    (container,) = kubernetes_of(base)["Deployment", "en-de"]["template"]["spec"]["containers"]
+    (name,) = re.findall("batching_parameters_file=/models/.*/(.*)", "\n".join(container["args"]))
+    docker, pod = ((base / each).read_text() for each in ("batching.config", name))
+    assert pod == docker + "num_batch_threads { value: 2 }\n"
 
 
 def test_folder_is_locked_and_temporary_files_go(base):

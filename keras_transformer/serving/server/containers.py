@@ -16,6 +16,9 @@ GIB = 2**30
 COMPOSE_GIB = 8
 # Seconds after which the server ends a request over REST.
 LONGEST_REQUEST = 60
+# The files that say how requests are joined: of a server that has all cores of its machine, and of a pod.
+BATCHING = "batching.config"
+POD_BATCHING = "batching.pod.config"
 
 
 class Server(NamedTuple):
@@ -85,12 +88,13 @@ def health(server):
     return " && ".join(map(answers, server.models))
 
 
-def command(server, gpu=False):
+def command(server, gpu=False, batching=BATCHING):
     """Returns the options of the server, a list of str.
 
     Args:
         server: A `Server`.
         gpu: Whether the server uses a GPU.
+        batching: Name of the file that says how requests are joined.
     """
     folder = server.folder
     return [
@@ -98,7 +102,7 @@ def command(server, gpu=False):
         "--model_config_file_poll_wait_seconds=30",
         "--allow_version_labels_for_unavailable_models=true",
         "--enable_batching=true",
-        f"--batching_parameters_file={folder}/batching.config",
+        f"--batching_parameters_file={folder}/{batching}",
         f"--monitoring_config_file={folder}/monitoring.config",
         # The server's default is half of the client's timeout.
         f"--rest_api_timeout_in_ms={1000 * LONGEST_REQUEST}",

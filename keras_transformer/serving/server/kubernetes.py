@@ -6,6 +6,7 @@ from keras_transformer.serving.server.containers import (
     GIB,
     LONGEST_REQUEST,
     METRICS,
+    POD_BATCHING,
     USER,
     command,
     health,
@@ -16,6 +17,8 @@ from keras_transformer.serving.server.containers import (
 # CPUs of a container. A portable export answers more requests for each CPU with one (benchmarks/serving.md).
 CPUS = 1
 XLA_CPUS = 4
+# Batches that a pod computes at the same time for each CPU: a short request does not wait for a long one.
+BATCHES_PER_CPU = 2
 # Memory of the server itself, of its graphs and of the batches that it computes, in GiB.
 SERVER_GIB = 2
 # Seconds after which the server closes a connection of gRPC, give or take a tenth. Its client connects again, and so
@@ -31,6 +34,11 @@ CLIENT = "client-of"
 PROXY = "proxy-of"
 # The pods of this namespace may read the metrics.
 MONITORING = "monitoring"
+
+
+def cpus_of(server):
+    """Returns the number of CPUs of a pod of a `Server`."""
+    return XLA_CPUS if server.xla else CPUS
 
 
 def kubernetes(server):
@@ -97,7 +105,7 @@ def _pod(server):
     """Returns the pods of the Deployment of a `Server`, a dict."""
     app = resource_name(server.name)
     probe = {"exec": {"command": ["bash", "-c", health(server)]}, "periodSeconds": 10, "timeoutSeconds": 5}
-    cpus = XLA_CPUS if server.xla else CPUS
+    cpus = cpus_of(server)
     resources = {"cpu": str(cpus), "memory": f"{SERVER_GIB + math.ceil(server.weights_bytes / GIB)}Gi"}
     options = [
         # TensorFlow makes a thread for each core of the node, whatever the limit of the container.
@@ -107,7 +115,7 @@ def _pod(server):
     container = {
         "name": "server",
         "image": server.image,
-        "args": [*command(server), *options],
+        "args": [*command(server, batching=POD_BATCHING), *options],
         # glibc keeps freed memory in up to eight arenas for each core of the node (benchmarks/serving.md).
         "env": [{"name": "MALLOC_ARENA_MAX", "value": str(cpus)}],
         "ports": [{"name": "grpc", "containerPort": 8500}, {"name": "rest", "containerPort": 8501}],

@@ -9,8 +9,8 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.checks import check, check_count
 from keras_transformer.files import locked, remove_temporaries
-from keras_transformer.serving.server.containers import Server, compose
-from keras_transformer.serving.server.kubernetes import kubernetes
+from keras_transformer.serving.server.containers import BATCHING, POD_BATCHING, Server, compose
+from keras_transformer.serving.server.kubernetes import BATCHES_PER_CPU, cpus_of, kubernetes
 from keras_transformer.serving.server.monitoring import ALERTS, alerts, dashboard, prometheus
 from keras_transformer.serving.server.written import settings_written, write_unchanged
 from keras_transformer.untrusted import read_json, read_text
@@ -183,7 +183,9 @@ def _write(folder, name, root, models, image):
     server = Server(name, root, list(models), image, first["xla"], weights)
     files = {
         MODELS: _models(models),
-        "batching.config": _batching(first["batch_sizes"]),
+        BATCHING: _batching(first["batch_sizes"]),
+        # A server computes as many batches at once as its machine has cores, whatever the limit of the container.
+        POD_BATCHING: _batching(first["batch_sizes"], num_batch_threads=BATCHES_PER_CPU * cpus_of(server)),
         "monitoring.config": 'prometheus_config {\n  enable: true\n  path: "/monitoring/prometheus/metrics"\n}\n',
         "docker-compose.yml": compose(server),
         "docker-compose.gpu.yml": compose(server, gpu=True),
@@ -269,8 +271,8 @@ def _models(models):
     return text_format.MessageToString(config)
 
 
-def _batching(batch_sizes):
-    """Returns the text of `batching.config`.
+def _batching(batch_sizes, **more):
+    """Returns the text of `batching.config`, with `more` settings.
 
     Nothing is split: the server would join the parts of a request without a look at their widths, and the parts of an
     answer differ in width. Nothing is padded: the graph itself computes a few rows at a time, and a compiled graph pads
@@ -280,5 +282,6 @@ def _batching(batch_sizes):
         "max_batch_size": STEPS_PER_BATCH * batch_sizes[-1],
         "batch_timeout_micros": WAIT_MICROSECONDS,
         "max_enqueued_batches": MAX_WAITING_BATCHES,
+        **more,
     }
     return "".join(f"{setting} {{ value: {value} }}\n" for setting, value in settings.items())
