@@ -187,6 +187,10 @@ def test_server_files_have_the_settings_that_the_pages_name():
     rows = {row.split("|")[1].strip(): row for row in page.splitlines() if row.startswith("| ")}
     assert f"{kubernetes.CPUS} CPU for a portable export, {kubernetes.XLA_CPUS} for" in rows["`resources`"]
     assert f"{kubernetes.SERVER_GIB} GiB" in rows["`resources`"]
+    assert (
+        kubernetes.BATCHES_PER_CPU == 2
+        and "two batches at once for each CPU" in rows["`batching.pod.config`"]
+    )
     assert f"{kubernetes.DRAIN} seconds, in a grace period of {kubernetes.DRAIN + 5}" in rows["`preStop`"]
     assert f"lives {kubernetes.CONNECTION_AGE} seconds" in rows["`--grpc_channel_arguments`"]
     assert f"user {kubernetes.USER}" in rows["`securityContext`"] and f"user {kubernetes.USER}" in docker

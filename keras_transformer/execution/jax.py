@@ -75,7 +75,7 @@ def compiled(function, model, jit_compile, differentiable=False, lengths=()):
     return lambda *args: stateless([v.value for v in model.variables], *args)
 
 
-def shared_function(function, size):
+def shared_function(function, size, differentiable):
     """Makes a function of the computation at hand, which is traced for its first call and used for all like it.
 
     Args:

@@ -161,7 +161,7 @@ class _SharedCall:
         # Only a search calls. A model may be converted to another format, and converters know no calls; a training step
         # takes 3 % longer with calls.
         size = self.layer.count_params() if held() else None
-        self.function = native.shared_function(self._traced, size)
+        self.function = native.shared_function(self._traced, size, not native.without_gradient())
         # Tracing finds them: the rest of the outputs, which outputs have an implicit mask, which weights change.
         self.outputs, self.masked, self.changed = None, (), ()
         # Which weights and operands the layer reads. The first call hands it all. Where operands are held, the further

@@ -1,5 +1,6 @@
 """Equal layers of a stack are traced once, and compute what they compute one by one."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +88,9 @@ def test_equal_layers_are_traced_once_and_compute_what_each_computes(name, calls
 def test_a_training_step_leaves_no_call(monkeypatch):
     sizes, made = [], native.shared_function
     monkeypatch.setattr(
-        native, "shared_function", lambda function, size: sizes.append(size) or made(function, size)
+        native,
+        "shared_function",
+        lambda function, size, *rest: sizes.append(size) or made(function, size, *rest),
     )
     stack = Encoder(24, 2, 17)
     stack(X)
@@ -278,6 +281,13 @@ def test_layers_of_wide_heads_share_the_functions_of_a_search(monkeypatch):
 @pytest.mark.parametrize("name", ["decoder", "rotary"])
 def test_a_loop_has_the_operations_in_the_place_of_calls(name):
     """So TensorFlow computes once what layers compute alike, such as their masks."""
+    operations = operations_of_a_loop(name)
+    assert "MatMul" in operations
+    assert not [operation for operation in operations if "Call" in operation]
+
+
+def operations_of_a_loop(name):
+    """Calls a stack twice in a loop, compares the result, and returns the kinds of the loop's operations."""
     import tensorflow as tf
 
     stack, (x, *memory) = built(name)
@@ -286,7 +296,7 @@ def test_a_loop_has_the_operations_in_the_place_of_calls(name):
         def body(i, x):
             return i + 1, stack(x, *memory, padding_mask=MASK)
 
-        with inference(stack):
+        with native.inference_graph(), inference(stack):
             return tf.while_loop(lambda i, _: i < 2, body, (0, x))[1]
 
     function = tf.function(call_twice, autograph=False).get_concrete_function(x, *memory)
@@ -295,9 +305,55 @@ def test_a_loop_has_the_operations_in_the_place_of_calls(name):
     bodies = [
         each for each in function.graph.as_graph_def().library.function if "body" in each.signature.name
     ]
-    operations = [node.op for each in bodies for node in each.node_def]
-    assert "MatMul" in operations
-    assert not [operation for operation in operations if "Call" in operation]
+    return [node.op for each in bodies for node in each.node_def]
+
+
+@pytest.mark.tensorflow
+def test_a_layer_that_calls_functions_is_called_in_a_loop():
+    """Nothing would keep the functions that a copy calls: with the graph of the first layer they would go."""
+    import tensorflow as tf
+
+    layers = [EncoderLayer(2, feed_forward=Encoder(2, 2, 9)) for _ in range(3)]
+    stack = Encoder(layers)
+    stack(X)
+    x = keras.ops.convert_to_tensor(X)
+
+    def call_twice(x):
+        with native.inference_graph(), inference(stack):
+            return tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, stack(x)), (0, x))[1]
+
+    function = tf.function(call_twice, autograph=False).get_concrete_function(x)
+    gc.collect()
+    assert_close(function(x), stack(stack(x)))
+
+
+@pytest.mark.tensorflow
+def test_the_gradient_of_a_loop_is_that_of_its_layers():
+    """TensorFlow records no gradient of a copied operation."""
+    import tensorflow as tf
+
+    stack, (x,) = built("encoder")
+
+    def looped(x):
+        with inference(stack):
+            return tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, stack(x)), (0, x))[1]
+
+    def gradient(function, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(function(x) ** 3)
+        return tape.gradient(loss, x)
+
+    found = tf.function(lambda x: gradient(looped, x), autograph=False)(x)
+    assert_close(found, gradient(lambda x: stack(stack(x)), x))
+
+
+@pytest.mark.tensorflow
+def test_large_layers_are_called_in_a_loop(monkeypatch):
+    from keras_transformer.execution import tensorflow_calls
+
+    monkeypatch.setattr(tensorflow_calls, "CALLED_FROM", 1)
+    assert operations_of_a_loop("decoder").count("PartitionedCall") == 3
 
 
 @pytest.mark.slow
