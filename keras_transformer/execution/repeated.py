@@ -234,8 +234,8 @@ class _Rest(NamedTuple):
 
 
 def _split(nest):
-    """Returns the tensors of a nest, and its `_Rest`."""
-    leaves = keras.tree.flatten(nest)
+    """Returns the tensors of a nest, variables as tensors, and its `_Rest`."""
+    leaves = [native.tensor_of(x) if hasattr(x, "assign") else x for x in keras.tree.flatten(nest)]
     tensors = [leaf for leaf in leaves if keras.ops.is_tensor(leaf)]
     return tensors, _Rest(nest, [... if keras.ops.is_tensor(leaf) else leaf for leaf in leaves])
 

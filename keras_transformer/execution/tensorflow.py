@@ -212,8 +212,8 @@ def in_replicas():
 
 
 def tensor_of(variable):
-    """Returns the value of a `keras.Variable` as a tensor: Keras's own functions may return a variable."""
-    return tf.convert_to_tensor(variable.value)
+    """Returns the value of a variable of Keras or TensorFlow as a tensor."""
+    return tf.convert_to_tensor(variable)
 
 
 def copy(x):

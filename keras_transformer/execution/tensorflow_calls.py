@@ -2,7 +2,6 @@
 
 import functools
 
-import keras
 import tensorflow as tf
 
 # TensorFlow has no public way to ask.
@@ -51,27 +50,24 @@ class _InPlace:
         self.function, self.copies = function, {}
 
     def __call__(self, *args):
-        leaves = tf.nest.flatten(args)
-        if any(isinstance(x, (tf.Variable, keras.Variable)) for x in leaves):
-            return self.function(*args)
         function = self.function.get_concrete_function(*args)
         if function not in self.copies:
             self.copies[function] = _Copy(function)
         copy = self.copies[function]
-        if copy.definition.library.function:
+        if copy.calls:
             # Nothing would keep the functions that a copy calls.
             return self.function(*args)
-        outputs = iter(copy([x for x in leaves if tf.is_tensor(x)]))
+        outputs = iter(copy([x for x in tf.nest.flatten(args) if tf.is_tensor(x)]))
         return tf.nest.map_structure(
             lambda x: next(outputs) if tf.is_tensor(x) else x, function.structured_outputs
         )
 
 
 class _Copy:
-    """Copies the operations of a function into the graph at hand.
+    """Copies the operations of a function into the graph at hand. `calls` is the number of functions that it calls.
 
     Args:
-        function: The concrete function.
+        function: The concrete function. One that calls others is not copied.
     """
 
     def __init__(self, function):
@@ -87,9 +83,8 @@ class _Copy:
             # The device of another operation, which may be an input.
             node.attr.pop("_class", None)
         self.read = {name.partition(":")[0] for node in nodes for name in node.input}
-        self.definition = tf.compat.v1.GraphDef(
-            node=nodes, library=definition.library, versions=definition.versions
-        )
+        self.definition = tf.compat.v1.GraphDef(node=nodes, versions=definition.versions)
+        self.calls = len(definition.library.function)
 
     def __call__(self, tensors):
         """Returns the outputs of the function, a list of tensors.

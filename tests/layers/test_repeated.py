@@ -224,6 +224,32 @@ def test_implicit_masks_pass_through():
     np.testing.assert_array_equal(as_numpy(mask), MASK)
 
 
+class LearnedMemory(keras.layers.Layer):
+    """Decodes a memory that is a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.decoder = Decoder(3, 2, 17)
+
+    def build(self, input_shape):
+        self.memory = self.add_weight(shape=MEMORY.shape)
+        self.decoder.build(input_shape, MEMORY.shape)
+
+    def call(self, x):
+        return self.decoder(x, self.memory)
+
+
+def test_a_variable_may_be_an_input():
+    x = keras.Input(X.shape[1:], batch_size=len(X))
+    layer = LearnedMemory()
+    model = keras.Model(x, layer(x))
+    assert_close(model.predict(X, verbose=0), layer(X))
+    before = as_numpy(layer.memory)
+    model.compile("sgd", "mse")
+    model.train_on_batch(X, X)
+    assert np.all(before != as_numpy(layer.memory))
+
+
 def test_every_sublayer_is_still_there():
     """Tracing leaves no tensor of a graph in a layer."""
     stack, inputs = built("decoder")
