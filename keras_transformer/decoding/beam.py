@@ -7,14 +7,7 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_transformer.checks import check, check_choice, check_count, check_range
-from keras_transformer.decoding.hypotheses import (
-    MOST_RESULTS,
-    NEVER,
-    Beams,
-    Hypotheses,
-    Strategy,
-    top_k,
-)
+from keras_transformer.decoding.hypotheses import MOST_RESULTS, NEVER, Beams, Hypotheses, Strategy, top_k
 from keras_transformer.execution import ops
 
 NORMALIZATIONS = ("wu", "length")

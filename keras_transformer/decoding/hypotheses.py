@@ -344,11 +344,9 @@ class Strategy(RowFields):
         tokens = ops.where(found[..., None], beams.tokens, search.pad_id)
         lengths = ops.where(found, beams.lengths, 0)
         hypotheses = hypotheses_of((tokens, lengths, beams.scores, *further))
-        return (
-            hypotheses
-            if self.width == 1
-            else ops.take_by_row(hypotheses, top_k(beams.scores, self.n_best)[1])
-        )
+        if self.width == 1:
+            return hypotheses
+        return ops.take_by_row(hypotheses, top_k(beams.scores, self.n_best)[1])
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -233,9 +233,8 @@ class PhraseBeam(Beam):
             """Returns the log probability of each token `(batch, width, n)`, flat, and the hypothesis it follows."""
             parents = ops.broadcast_to(ops.arange(width, dtype="int32")[:, None], ops.shape(tokens))
             tokens, parents = (ops.reshape(x, (batch_size, -1)) for x in (tokens, parents))
-            return ops.take_by_row(allowed, parents * vocab_size + tokens) + ops.take_by_row(
-                offset, parents
-            ), parents
+            log_probs = ops.take_by_row(allowed, parents * vocab_size + tokens)
+            return log_probs + ops.take_by_row(offset, parents), parents
 
         each = min(min(MOST_LIKELY, self.width) + len(search.eos_ids), vocab_size)
         likeliest = top_k(ops.reshape(prediction.allowed, (-1, vocab_size)), each)[1]

@@ -31,7 +31,7 @@ def pooled_states(states, pooling, padding_mask=None):
         return states[:, 0 if pooling == "first" else -1]
     if pooling == "last":
         places = ops.arange(ops.shape(padding_mask)[1], dtype="int32") * ops.cast(padding_mask, "int32")
-        return ops.take_along_axis(states, ops.max(places, axis=1)[:, None, None], axis=1)[:, 0]
+        return ops.take_by_row(states, ops.max(places, axis=1, keepdims=True))[:, 0]
     wide = ops.cast(states, at_least_float32(states.dtype))
     if padding_mask is None:
         pooled = ops.mean(wide, axis=1) if pooling == "mean" else ops.max(wide, axis=1)
